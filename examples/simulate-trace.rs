@@ -1,12 +1,11 @@
-//! Writes the trace of a simulated run, for numbers of ranks that nobody has the machines for:
-//! correct but for gradients that are lost. Prints the seconds in which the trace was written from the
-//! records of all ranks.
+//! Writes the trace of a simulated run, for numbers of ranks that no available machine can run. The run is correct,
+//! except for the gradients that `--lose` removes. Prints the seconds for writing the trace from all ranks' records.
 //!
-//! `cargo run --release --example simulate-trace -- --ranks 4096 --lose 0,2741,1 --out DIR`, then
+//! Usage: `cargo run --release --example simulate-trace -- --ranks 4096 --lose 0,2741,1 --out DIR`, then
 //! `zprobe show DIR`.
 
 #[path = "../tests/it/simulator/mod.rs"]
-#[allow(dead_code, reason = "tests use what this does not")]
+#[allow(dead_code, reason = "only tests use the rest")]
 mod simulator;
 
 use std::fs;
@@ -24,7 +23,7 @@ use self::simulator::Simulation;
 /// Write the trace of a simulated run.
 #[derive(Parser)]
 struct Args {
-    /// Ranks; a power of two
+    /// Number of ranks; a power of two
     #[arg(long, value_name = "N")]
     ranks: usize,
 
@@ -32,7 +31,7 @@ struct Args {
     #[arg(long, value_name = "N", default_value_t = 4)]
     ga: usize,
 
-    /// Optimizer steps
+    /// Number of optimizer steps
     #[arg(long, value_name = "N", default_value_t = 2)]
     steps: usize,
 
@@ -76,7 +75,7 @@ fn main() -> Result<()> {
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let records = simulation.trace().records;
     let started = Instant::now();
-    // The first record is written with the trace.
+    // `record_all` writes the first record itself.
     let events = records.into_iter().skip(1).map(|it| (it.rank, it.t_ns, it.event));
     record_all(&args.out, "simulated", &simulation.spec, events)?;
     print(&format!("{}\n", started.elapsed().as_secs_f64()))

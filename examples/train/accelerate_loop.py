@@ -1,4 +1,4 @@
-"""A training loop of one's own over Hugging Face accelerate.
+"""A hand-written training loop with Hugging Face accelerate.
 
     accelerate launch --num_processes 2 accelerate_loop.py --accumulate 4
     torchrun --nproc-per-node 2 accelerate_loop.py --accumulate 4
@@ -29,7 +29,7 @@ def parse():
 
 
 def prepare(args):
-    # Microbatches are fetched a step ahead, so the end of the data is not the end of a step.
+    # Microbatches are fetched a step ahead, so the end of the data does not end a step.
     accumulation = GradientAccumulationPlugin(num_steps=args.accumulate, sync_with_dataloader=False)
     accelerator = Accelerator(
         mixed_precision={"fp32": "no"}.get(args.dtype, args.dtype) if args.amp else "no",

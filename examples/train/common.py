@@ -1,4 +1,4 @@
-"""The model, the data and the flags that the scripts beside this file share.
+"""The model, the data and the flags that the scripts in this directory share.
 
 A small causal language model learns to count: each sentence is a row of tokens a, a + b, a + 2b, ... modulo the
 vocabulary. Sentences have 4 to 24 tokens, so microbatches have unequal numbers of targets and are padded.
@@ -20,16 +20,16 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def flags(description):
-    """The parser of the flags that all scripts have."""
+    """Makes the parser for the flags of all scripts."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=20, help="optimizer steps")
-    parser.add_argument("--accumulate", type=int, default=1, help="microbatches of a step")
-    parser.add_argument("--micro-batch", type=int, default=2, help="sentences of a microbatch")
+    parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
+    parser.add_argument("--micro-batch", type=int, default=2, help="sentences per microbatch")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient; 0: any")
+    parser.add_argument("--clip", type=float, default=1.0, help="maximum gradient norm; 0: no clipping")
     parser.add_argument("--checkpoint", choices=["none", "reentrant", "non-reentrant"], default="none")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--width", type=int, default=64)
@@ -39,7 +39,7 @@ def flags(description):
 
 
 def accelerator(local_rank):
-    """This process's device: the accelerator with its number, or else the CPU."""
+    """The device of this process: the accelerator with this local rank, or else the CPU."""
     if not torch.accelerator.is_available():
         return torch.device("cpu")
     torch.accelerator.set_device_index(local_rank)
@@ -47,7 +47,7 @@ def accelerator(local_rank):
 
 
 class Sentences(Dataset):
-    """Sentences of the language, the same for everybody who has the seed."""
+    """Sentences of the language, which depend only on the seed."""
 
     def __init__(self, count, seed):
         self.count, self.seed = count, seed
@@ -63,19 +63,19 @@ class Sentences(Dataset):
 
 
 def collate(sentences):
-    """A microbatch: the sentences, filled up to the longest one; labels are not shifted yet."""
+    """A microbatch of sentences, padded to the longest one; the labels are not shifted yet."""
     pad = lambda value: nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=value)
     tokens, labels = pad(0), pad(IGNORED)
     return {"input_ids": tokens, "attention_mask": (labels != IGNORED).long(), "labels": labels}
 
 
 def targets(labels):
-    """Number of tokens that are to be predicted: all but each sentence's first."""
+    """The number of tokens to predict: all but the first token of each sentence."""
     return (labels[:, 1:] != IGNORED).sum()
 
 
 def summed_loss(logits, labels):
-    """Cross entropy of a microbatch, added up over its targets."""
+    """The cross entropy of a microbatch, summed over its targets."""
     logits, labels = logits[:, :-1].float(), labels[:, 1:]
     return F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
@@ -83,7 +83,7 @@ def summed_loss(logits, labels):
 
 
 def windows(loader, size):
-    """The microbatches of one step after the other, epoch after epoch."""
+    """Yields a list with the microbatches of each step, epoch after epoch."""
     window, epoch = [], 0
     while True:
         if hasattr(loader.sampler, "set_epoch"):
@@ -118,7 +118,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A causal language model; padding stands at the end, where nothing looks at it."""
+    """A causal language model; padding is at the end, where no token attends to it."""
 
     def __init__(self, width=64, layers=2, checkpoint="none", tie=False):
         super().__init__()

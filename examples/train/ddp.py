@@ -1,8 +1,8 @@
-"""A training loop of one's own over torch's DistributedDataParallel.
+"""A hand-written training loop with torch's DistributedDataParallel.
 
     torchrun --nproc-per-node 2 ddp.py --accumulate 4
     python ddp.py --accumulate 4            # one process, without torch.distributed
-    python ddp.py --spawn 2                 # processes by torch.multiprocessing
+    python ddp.py --spawn 2                 # two processes of torch.multiprocessing
 
 Weights: DDP averages over the ranks and the loop adds up the microbatches, so a loss that is a sum over tokens is
 multiplied by the number of ranks and divided by the number of tokens that all ranks have in the step. Every token
@@ -30,7 +30,7 @@ def parse():
     parser.add_argument("--zero", action="store_true", help="shard the optimizer's state")
     parser.add_argument("--bucket-view", action="store_true", help="gradients are views of buckets")
     parser.add_argument("--tie", action="store_true", help="one weight for embedding and head")
-    parser.add_argument("--spawn", type=int, help="start so many processes from this one")
+    parser.add_argument("--spawn", type=int, help="number of processes to start")
     args = parser.parse_args()
     if args.zero and not (args.spawn or "RANK" in os.environ):
         parser.error("--zero needs torchrun or --spawn")
@@ -96,7 +96,7 @@ def train(args, rank, world, local_rank):
 
 
 def worker(rank, args, world):
-    """One process of --spawn."""
+    """The main function of each process of --spawn."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     main(args)
 

@@ -1,4 +1,4 @@
-"""A training loop over DeepSpeed's engine, in any stage of ZeRO.
+"""A training loop with DeepSpeed's engine, in any stage of ZeRO.
 
     deepspeed --num_gpus 2 deepspeed_zero.py --stage 2 --accumulate 4 --dtype bf16
     torchrun --nproc-per-node 2 deepspeed_zero.py --stage 3 --offload
@@ -22,11 +22,11 @@ def parse():
     parser = common.flags(__doc__)
     parser.add_argument("--stage", type=int, choices=[0, 1, 2, 3], default=1)
     parser.add_argument("--offload", action="store_true", help="keep the optimizer's state on the CPU")
-    parser.add_argument("--accumulate-dtype", choices=common.DTYPES, help="dtype in which gradients are added up")
+    parser.add_argument("--accumulate-dtype", choices=common.DTYPES, help="dtype of gradient accumulation")
     parser.add_argument("--local_rank", type=int, default=-1, help="passed by the deepspeed launcher")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error("start it by the deepspeed launcher or by torchrun")
+        parser.error("start this script with the deepspeed launcher or torchrun")
     return args
 
 
@@ -39,7 +39,7 @@ def configuration(args):
         "gradient_accumulation_steps": args.accumulate,
         "gradient_clipping": args.clip,
         "zero_optimization": zero,
-        # torch's AdamW, with offload too.
+        # Use torch's AdamW even with offload.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": args.dtype == "bf16"},
         "fp16": {"enabled": args.dtype == "fp16", "initial_scale_power": 10},

@@ -1,4 +1,4 @@
-"""A training loop of one's own over torch's fully_shard (FSDP2).
+"""A hand-written training loop with torch's fully_shard (FSDP2).
 
     torchrun --nproc-per-node 2 fsdp2.py --accumulate 4 --dtype bf16
 
@@ -23,13 +23,13 @@ import common
 def parse():
     parser = common.flags(__doc__)
     parser.add_argument("--reduce-dtype", choices=common.DTYPES, default="fp32")
-    parser.add_argument("--loss-scale", type=float, help="a fixed factor; 1024 for fp16, else 1")
-    parser.add_argument("--replicate", type=int, default=1, help="copies of the model, each of them sharded (HSDP)")
-    parser.add_argument("--keep-parameters", action="store_true", help="do not shard again after forward")
+    parser.add_argument("--loss-scale", type=float, help="static loss scale [default: 1024 for fp16, else 1]")
+    parser.add_argument("--replicate", type=int, default=1, help="number of model replicas, each sharded (HSDP)")
+    parser.add_argument("--keep-parameters", action="store_true", help="do not reshard after forward")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        parser.error("start it by torchrun")
+        parser.error("start this script with torchrun")
     if args.loss_scale is None:
         args.loss_scale = 1024.0 if args.dtype == "fp16" else 1.0
     return args
@@ -56,7 +56,7 @@ def build(args, device, world):
 
 
 def unscale(parameters, scale):
-    """Takes the loss scale out of the gradients; returns true if all of them are finite on all ranks."""
+    """Divides the gradients by the loss scale; returns True if all gradients are finite on all ranks."""
     finite = torch.ones((), device=parameters[0].device)
     for parameter in parameters:
         if parameter.grad is not None:

@@ -27,7 +27,7 @@ NOISE, FEATURES = 8, 16
 
 
 class Points(Dataset):
-    """Points on an ellipse, the same for everybody who has the seed."""
+    """Points on an ellipse, which depend only on the seed."""
 
     def __init__(self, count, seed):
         source = torch.Generator().manual_seed(seed)
@@ -82,19 +82,19 @@ def build(args, device):
 
 
 def plain(network):
-    """The network without its wrapper."""
+    """The network without its DDP wrapper."""
     return network.module if isinstance(network, DistributedDataParallel) else network
 
 
 def quiet(network, last):
-    """No reduction of gradients before the last microbatch."""
+    """A context without gradient reduction, except for the last microbatch."""
     if last or not isinstance(network, DistributedDataParallel):
         return contextlib.nullcontext()
     return network.no_sync()
 
 
 def judged(logits, real):
-    """Mean cross entropy of the judgements over the samples of a microbatch."""
+    """The mean cross entropy of the discriminator's logits over the samples of a microbatch."""
     wanted = torch.ones_like(logits) if real else torch.zeros_like(logits)
     return F.binary_cross_entropy_with_logits(logits, wanted)
 
@@ -129,7 +129,7 @@ def train(args, rank, world, local_rank):
         discriminator_optimizer.step()
         discriminator_optimizer.zero_grad()
 
-        # The discriminator only judges here: its parameters get no gradients.
+        # The discriminator is only evaluated here: its parameters get no gradients.
         discriminator.requires_grad_(False)
         for index in range(args.accumulate):
             with quiet(generator, index == args.accumulate - 1):

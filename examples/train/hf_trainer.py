@@ -5,7 +5,7 @@
     python hf_trainer.py --accumulate 4
 
 Weights: the Trainer counts the targets of all microbatches of a step, on all ranks, and the model divides the sum
-of its losses by that: every token of the step counts the same. (Releases before 4.46 took the mean of each
+of its losses by that number: every token of the step counts the same. (Releases before 4.46 took the mean of each
 microbatch, and the mean of those means.)
 """
 
@@ -16,7 +16,7 @@ import common
 
 
 class Samples(common.Sentences):
-    """Sentences as the Trainer wants them: it drops rows without keys."""
+    """Sentences as dictionaries, because the Trainer drops rows without keys."""
 
     def __getitem__(self, index):
         return {"input_ids": super().__getitem__(index)}

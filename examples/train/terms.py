@@ -1,12 +1,12 @@
-"""A training loop over DistributedDataParallel whose loss has three terms.
+"""A training loop with DistributedDataParallel whose loss has three terms.
 
     torchrun --nproc-per-node 2 terms.py --accumulate 4
     python terms.py --accumulate 4          # one process, without torch.distributed
 
-The student learns the next token, imitates a frozen teacher, and guesses how long each sentence is.
+The student learns the next token, imitates a frozen teacher, and guesses the length of each sentence.
 
 Weights: DDP averages over the ranks and the loop adds up the microbatches, so each sum is multiplied by the number of
-ranks and divided by what all ranks have in the step. The loss of a step is
+ranks and divided by the number of targets or sentences that all ranks have in the step. The loss of a step is
     the mean cross entropy of all its targets
     + --imitate times the square of --temperature times the mean divergence from the teacher at all its targets
     + --guess times the mean squared error of the lengths of all its sentences (in units of the longest length).
@@ -27,7 +27,7 @@ import common
 
 
 class Student(common.Model):
-    """The language model with a second head, which guesses the sentence's length from the mean of its states."""
+    """The language model with a second head, which guesses a sentence's length from the mean of its hidden states."""
 
     def __init__(self, width, layers):
         super().__init__(width, layers)
@@ -62,7 +62,7 @@ def build(args, device):
 
 
 def divergence(logits, wanted, labels, temperature):
-    """KL divergence from the teacher's to the student's distribution, added up over the targets."""
+    """The KL divergence from the teacher's to the student's distribution, summed over the targets."""
     mask = labels[:, 1:] != common.IGNORED
     student = F.log_softmax(logits[:, :-1].float() / temperature, dim=-1)
     teacher = F.log_softmax(wanted[:, :-1].float() / temperature, dim=-1)

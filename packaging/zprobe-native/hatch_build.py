@@ -1,4 +1,4 @@
-"""Gives the wheel the tag of this platform, for any Python 3: it holds a program of this machine."""
+"""Tags the wheel for this platform and any Python 3, because the wheel holds a program for this platform."""
 
 import sysconfig
 

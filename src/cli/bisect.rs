@@ -1,5 +1,5 @@
-//! `zprobe bisect`: the first release of a package that shows a finding, and the first commit, or the first that
-//! no longer does.
+//! `zprobe bisect`: finds the first release of a package, and the first commit, that shows a finding or no longer
+//! shows it.
 
 pub mod step;
 
@@ -20,10 +20,10 @@ use zprobe_zoo::Packages;
 use super::nodes::refuse_launcher;
 use super::provision;
 
-/// torch beside the releases of another package, unless another is asked for: all of `zprobe zoo` ran with it.
+/// The default version of torch when another package is bisected: all of `zprobe zoo` ran with it.
 const TORCH: &str = "torch==2.11.0";
 
-/// Arguments of `zprobe bisect`.
+/// The arguments of `zprobe bisect`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
@@ -33,7 +33,7 @@ pub struct Args {
     /// Directory of a recorded run that shows the finding [default: the settings below make the run]
     run_dir: Option<PathBuf>,
 
-    /// Package whose releases are tried, for example deepspeed
+    /// Package whose releases are bisected, for example deepspeed
     #[arg(long, value_name = "NAME", required = true)]
     package: Option<String>,
 
@@ -46,29 +46,29 @@ pub struct Args {
     #[arg(long, value_name = "VERSION")]
     bad: Option<String>,
 
-    /// Look for the first one without the finding; --bad is the older end then
+    /// Find the first release without the finding; --bad is then the older release
     #[arg(long)]
     fixed: bool,
 
-    /// After the releases, search the commits between the two where it changes, in this git repository: a
-    /// directory, which is only read, or an address
+    /// After the releases, search the commits between the last good and the first bad release, in this git repository:
+    /// a directory, which is only read, or a URL
     #[arg(long, value_name = "DIR|URL")]
     git: Option<String>,
 
-    /// Of a merge, follow only the branch that was merged into
+    /// At a merge commit, follow only the first parent
     #[arg(long, requires = "git")]
     first_parent: bool,
 
-    /// Another package with its version, the same for all trials; the bisected package itself for what its
-    /// commits require [default: torch==2.11.0]
+    /// Another package with a fixed version for all trials; for the bisected package itself, the release into whose
+    /// environment its commits are installed [default: torch==2.11.0]
     #[arg(long, value_name = "NAME==VERSION")]
     with: Vec<String>,
 
-    /// Releases that are tried side by side
+    /// Number of releases that are tried in parallel
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 
-    /// Make each run so many times, where chance has a hand in the finding
+    /// Make each run N times, for a finding that occurs only sometimes
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: usize,
 
@@ -92,7 +92,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Step {
-    /// Make one run for `git bisect run`: exit with 0 if it is good, 1 if bad, 125 if it tells nothing
+    /// Make one run for `git bisect run`: exit with 0 if the commit is good, 1 if bad, 125 if inconclusive
     Step(Box<step::Args>),
 }
 
@@ -108,7 +108,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
     let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
     let text = render(&answer, &command, args.output_format)?;
-    // The address of a repository may hold a password.
+    // The URL of a repository may contain a password.
     console::print(&secrets::of_machine().text(&text))?;
     Ok(if answer.is_known() { Exit::Clean } else { Exit::Inconclusive })
 }
@@ -134,7 +134,7 @@ impl Args {
         self.refuse_ends(&package, &good, &bad)?;
         let signature = report.map(|report| {
             Signature::of(report)
-                .context("the recorded run has no finding: there is nothing to look for")
+                .context("the recorded run has no finding to bisect; give a run directory with one")
         });
         let (own, beside): (Packages, Packages) =
             self.beside(&package)?.into_iter().partition(|(name, _)| *name == package);
@@ -153,17 +153,17 @@ impl Args {
         })
     }
 
-    /// Refuses ends that are not what the other flags want.
+    /// Refuses values of `--good` and `--bad` that contradict the other flags.
     fn refuse_ends(&self, package: &str, good: &End, bad: &End) -> Result<()> {
         ensure!(
             self.git.is_none() || package != "torch",
-            "--git: commits of torch are not built here, which takes hours each; bisect its releases, and then \
+            "--git: commits of torch are not built here, because each takes hours; bisect its releases, and then \
              run `git bisect run zprobe bisect step` in a checkout that your own script builds"
         );
         for (flag, end) in [("--good", good), ("--bad", bad)] {
             if let (End::Revision(name), None) = (end, &self.git) {
                 anyhow::bail!(
-                    "{flag} {name}: not a version such as 0.18.9; commits, branches and tags need --git with \
+                    "{flag} {name}: not a version such as 0.18.9; a commit, branch or tag needs --git with \
                      the repository"
                 );
             }
@@ -176,14 +176,14 @@ impl Args {
                 if self.fixed {
                     "with --fixed the bad release is the older one"
                 } else {
-                    "the bad release is the older one; with --fixed the first good one is looked for"
+                    "the bad release is older than the good one; add --fixed to find the first good release"
                 },
             );
         }
         Ok(())
     }
 
-    /// Packages that stay the same.
+    /// The packages whose versions are the same in all trials.
     fn beside(&self, package: &str) -> Result<Packages> {
         let names_torch =
             package == "torch" || self.with.iter().any(|text| text.starts_with("torch=="));
@@ -192,12 +192,12 @@ impl Args {
     }
 }
 
-/// Refuses runs that no release of the package has a part in.
+/// Refuses runs that do not use the package, runs of a user's script, and runs on GPUs.
 fn refuse(package: &str, spec: &RunSpec) -> Result<()> {
     let engine = spec.engine();
     ensure!(
         spec.script().is_none(),
-        "a run of your own script cannot be made again here; bisect the same engine with \
+        "bisect cannot repeat a run of your own script; bisect the same engine with \
          `zprobe bisect --engine`"
     );
     let needs = engines::of(engine).python.as_ref();
@@ -215,11 +215,11 @@ fn refuse(package: &str, spec: &RunSpec) -> Result<()> {
     Ok(())
 }
 
-/// The version of a package in a recorded run, without the name of its build.
+/// The release version of a package in a recorded run, without the local suffix of a build (`+cu130`).
 fn version(report: &Report, package: &str) -> Result<Version> {
     let text = report.run.versions.get(package);
     let text =
-        text.with_context(|| format!("the recorded run says no version of {package}; give --bad"))?;
+        text.with_context(|| format!("the recorded run has no version of {package}; give --bad"))?;
     let release = text.split('+').next().unwrap_or_default();
     release.parse().with_context(|| format!("{package} {text}: not a version; give --bad"))
 }

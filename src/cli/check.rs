@@ -1,4 +1,4 @@
-//! `zprobe check`: every probe of a suite over warm ranks, and one answer for a CI.
+//! `zprobe check`: runs every probe of a suite on warm ranks, with one exit code for CI.
 
 use std::path::{Path, PathBuf};
 
@@ -18,25 +18,25 @@ use super::nodes::refuse_launcher;
 use super::output::{Exports, print_suite, write};
 use super::{config, flags, run};
 
-/// Arguments of `zprobe check`.
+/// The arguments of `zprobe check`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Probes: names, TOML files, or directories of these [default: the standard suite]
+    /// Probes: names, TOML files, or directories of TOML files [default: the standard suite]
     #[arg(value_name = "PROBE", value_hint = ValueHint::AnyPath, env = "ZPROBE_PROBES", value_delimiter = ',')]
     probes: Vec<String>,
 
-    /// Only on this engine, which then has to be there; may be repeated [default: all that can run]
+    /// Run only on this engine, and fail if it is not installed; may be repeated [default: all that can run]
     #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
     engine: Vec<Engine>,
 
     #[command(flatten)]
     python: Python,
 
-    /// Only cases whose name, description or arguments contain this; several narrow it down
+    /// Only cases whose name, description or arguments contain this; several filters must all match
     #[arg(long, value_name = "SUBSTRING", env = "ZPROBE_FILTER")]
     filter: Vec<String>,
 
-    /// Start nothing more after the first case that is not well
+    /// Start no more cases after the first one that fails
     #[arg(
         long,
         env = "ZPROBE_FAIL_FAST",
@@ -44,18 +44,18 @@ pub struct Args {
     )]
     fail_fast: bool,
 
-    /// Pools side by side
+    /// Number of pools that run in parallel
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 
     #[command(flatten)]
     timeout: Timeout,
 
-    /// Only list what would be run
+    /// Only list the cases that would be run
     #[arg(long)]
     list: bool,
 
-    /// Directory for the runs that are not well [default: a new one under .zprobe/check]
+    /// Directory for the runs of failed cases [default: a new one under .zprobe/check]
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT")]
     out: Option<PathBuf>,
 
@@ -79,7 +79,7 @@ pub struct Args {
     #[command(flatten)]
     exports: Exports,
 
-    /// Exit with 0 whatever came of the cases; errors that kept anything from running still exit with 2
+    /// Exit with 0 whatever the results of the cases; if nothing could run, the exit code is still 2
     #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = clap::builder::BoolishValueParser::new())]
     exit_zero: bool,
 
@@ -87,14 +87,14 @@ pub struct Args {
     config: config::Choice,
 }
 
-/// Flags about known findings.
+/// The flags about known findings.
 #[derive(Debug, clap::Args)]
 struct Known {
-    /// Findings that are accepted for the time being [default: zprobe-baseline.toml, if it is there]
+    /// File of findings that are accepted until they expire [default: zprobe-baseline.toml, if it exists]
     #[arg(long, value_name = "FILE", env = "ZPROBE_BASELINE", help_heading = "Known findings")]
     baseline: Option<PathBuf>,
 
-    /// Accept what this suite finds: add entries for it to this file
+    /// Accept the findings of this suite: add an entry for each to this file
     #[arg(
         long,
         value_name = "FILE",
@@ -103,11 +103,11 @@ struct Known {
     )]
     write_baseline: Option<PathBuf>,
 
-    /// With --write-baseline: why
+    /// With --write-baseline: the reason for accepting the findings
     #[arg(long, value_name = "TEXT", requires = "write_baseline", help_heading = "Known findings")]
     reason: Option<String>,
 
-    /// With --write-baseline: last day on which it is accepted, like 2026-12-31
+    /// With --write-baseline: the last day on which the findings are accepted, like 2026-12-31
     #[arg(long, value_name = "DATE", requires = "write_baseline", help_heading = "Known findings")]
     expires: Option<String>,
 }
@@ -163,8 +163,8 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if args.exit_zero { Exit::Clean } else { exit })
 }
 
-/// Path, from the working directory, of the file that stands for probes which have no file of their
-/// own.
+/// The path of the configuration file, relative to the working directory. Reports give it as the place of probes
+/// without a file of their own.
 fn configuration(args: &Args) -> Result<String> {
     let dir = std::env::current_dir().context("cannot find the working directory")?;
     let found = args.config.find(&dir)?;
@@ -172,15 +172,14 @@ fn configuration(args: &Args) -> Result<String> {
     Ok(select::shown(&path, &dir))
 }
 
-/// The settings of a probe as arguments of `zprobe run`. Paths in them are meant from the directory `base`.
+/// The settings of a probe as arguments of `zprobe run`. Paths in a probe are relative to the directory `base`.
 fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
     let command = run::Args::augment_args(clap::Command::new("zprobe run"));
     let given = flags::read(&command, &probe.run, &probe.document, base, is_setting)?;
     Ok(given.iter().flat_map(flags::Given::arguments).collect())
 }
 
-/// True if a flag of `zprobe run` says what is run, and not where, with what, or what comes out of
-/// it.
+/// True if a flag of `zprobe run` is a setting of the run itself, and not of its place, its Python or its report.
 fn is_setting(arg: &Arg) -> bool {
     let mut settings = ALL.iter().filter(|setting| setting.describe().about == About::What);
     let id = arg.get_id().as_str();

@@ -12,24 +12,24 @@ use zprobe_model::spec::settings::size;
 use zprobe_model::visible;
 use zprobe_report::{Exit, Form};
 
-/// Arguments of `zprobe clean`.
+/// The arguments of `zprobe clean`.
 #[derive(clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
 pub struct Args {
-    /// Runs that were written longer ago than this: 7d, 12h, 30min
+    /// Remove runs that are older than this: 7d, 12h, 30min
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, group = "what")]
     older_than: Option<Duration>,
 
-    /// Runs beyond the newest N, whatever their names; 0 removes all (unlike --keep-runs 0 of
+    /// Remove all runs but the newest N, whatever their names; 0 removes all (unlike --keep-runs 0 of
     /// `zprobe run`, which keeps all)
     #[arg(long, value_name = "N", group = "what")]
     keep: Option<usize>,
 
-    /// The oldest runs, until the others take no more than this: 500MB, 2GiB
+    /// Remove the oldest runs, until the others take no more than this: 500MB, 2GiB
     #[arg(long, value_name = "SIZE", value_parser = size, group = "what")]
     max_size: Option<ByteSize>,
 
-    /// Say what would be removed, and remove nothing
+    /// List the runs that would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -43,7 +43,7 @@ pub struct Args {
     output_format: Form,
 }
 
-/// A run that is removed, or would be.
+/// A run that was removed, or would be without `--dry-run`.
 #[derive(serde::Serialize)]
 struct Removed {
     run_dir: PathBuf,
@@ -56,7 +56,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let surplus = surplus(runs, args, SystemTime::now());
     let (mut freed, mut removed) = (0, Vec::new());
     let is_text = args.output_format == Form::Full;
-    // The oldest first, so that an error leaves the newest runs.
+    // The oldest runs come first, so that an error leaves the newest ones.
     for run in surplus.iter().rev() {
         if !args.dry_run {
             run.remove()?;
@@ -80,7 +80,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// The runs to remove from `runs`, which are given with the newest first.
+/// The runs to remove; `runs` are sorted with the newest first.
 fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
     let mut bytes = 0;
     let is_kept = |(at, run): &(usize, Recorded)| {
@@ -90,7 +90,7 @@ fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
             && args.keep.is_none_or(|keep| *at < keep)
             && args.max_size.is_none_or(|limit| bytes <= limit.0)
     };
-    // Every limit keeps only runs that are newer than all runs that it removes.
+    // Each limit keeps a prefix of the sorted runs, and so do all limits together.
     let kept = runs.iter().cloned().enumerate().take_while(is_kept).count();
     runs.into_iter().skip(kept).collect()
 }

@@ -1,4 +1,4 @@
-//! `zprobe compare`: two runs side by side.
+//! `zprobe compare`: compares two runs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::nodes::refuse_launcher;
 use super::run;
 use super::words::dashed;
 
-/// The words for each exit code of a comparison.
+/// The meaning of each exit code of a comparison, indexed by the code.
 const EXIT_CODES: [&str; 5] = [
     "the same",
     "different",
@@ -24,7 +24,7 @@ const EXIT_CODES: [&str; 5] = [
     "one of the runs is inconclusive",
 ];
 
-/// Arguments of `zprobe compare`.
+/// The arguments of `zprobe compare`.
 #[derive(clap::Args)]
 #[command(
     override_usage = "zprobe compare [OPTIONS] A B\n       \
@@ -32,23 +32,23 @@ const EXIT_CODES: [&str; 5] = [
     after_help = Exit::help(EXIT_CODES)
 )]
 pub struct Args {
-    /// Two run directories, or two files that hold their report.json
+    /// Two run directories, or the report.json files of two runs
     #[arg(value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["a", "b"])]
     runs: Vec<PathBuf>,
 
-    /// Flags of `zprobe run` for the first of two runs that are made now
+    /// Instead of recorded runs: flags of `zprobe run` for the first of two new runs
     #[arg(long, value_name = "FLAGS", requires = "b", allow_hyphen_values = true)]
     a: Option<String>,
 
-    /// Flags of `zprobe run` for the second
+    /// Flags of `zprobe run` for the second of two new runs
     #[arg(long, value_name = "FLAGS", requires = "a", allow_hyphen_values = true)]
     b: Option<String>,
 
-    /// Flags of both
+    /// Flags of `zprobe run` for both new runs
     #[arg(last = true, value_name = "FLAGS", requires = "a")]
     both: Vec<String>,
 
-    /// Directory for the two runs, in `a` and `b` [default: a new one under .zprobe/compare]
+    /// Directory for the two new runs, in `a` and `b` [default: a new one under .zprobe/compare]
     #[arg(long, value_name = "DIR", conflicts_with = "runs")]
     out: Option<PathBuf>,
 
@@ -61,7 +61,7 @@ pub struct Args {
     )]
     output_format: Form,
 
-    /// Exit with 0 even if they differ
+    /// Exit with 0 even if the runs differ
     #[arg(long)]
     exit_zero: bool,
 }
@@ -70,7 +70,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let (a, b) = match (args.runs.as_slice(), &args.a, &args.b) {
         ([a, b], None, None) => (Side::recorded(a)?, Side::recorded(b)?),
         ([], Some(a), Some(b)) => {
-            // Both are understood before one of them is run.
+            // The flags of both runs are parsed before the first run starts.
             let (one, two) = (order("--a", a, &args.both)?, order("--b", b, &args.both)?);
             let out = args.out.clone().map_or_else(|| store::place("compare"), Ok)?;
             made((a, &one), (b, &two), &out)?
@@ -84,7 +84,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if args.exit_zero { Exit::Clean } else { comparison.exit() })
 }
 
-/// Order of the run of one side: the flags of that side, with the flags of both sides.
+/// The order for one of the two runs: its own flags, followed by the flags for both.
 fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
     let said = || format!("{name} \"{flags}\"");
     let words = shlex::split(flags);
@@ -92,10 +92,14 @@ fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
     words.extend(both.iter().cloned());
     let words = dashed(words.into_iter().map(OsString::from));
     let args = run::Args::parse(&words).with_context(said)?;
-    ensure!(!args.has_out(), "{}: --out is for `zprobe compare` itself", said());
+    ensure!(
+        !args.has_out(),
+        "{}: --out belongs to `zprobe compare`, not to one of its runs",
+        said()
+    );
     ensure!(
         !args.minimises(),
-        "{}: --minimise is for `zprobe run`; nothing is minimised here",
+        "{}: --minimise works only with `zprobe run`; leave it out here",
         said()
     );
     refuse_launcher("compare")?;

@@ -1,7 +1,6 @@
-//! `zprobe completions`: what a shell needs to complete zprobe's command lines.
+//! `zprobe completions`: prints the script with which a shell completes zprobe's command lines.
 //!
-//! The script of each shell asks zprobe itself for every completion, so that names and recorded runs are those that
-//! are there.
+//! The script calls zprobe for every completion, so names and recorded runs are always current.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -19,17 +18,17 @@ use zprobe_zoo::registry;
 
 use super::{explain, own_flags};
 
-/// The variable with which a shell asks for completions.
+/// The environment variable that a shell sets when it asks zprobe for completions.
 const VARIABLE: &str = "ZPROBE_COMPLETE";
 
-/// Arguments of `zprobe completions`.
+/// The arguments of `zprobe completions`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Shell that reads them
+    /// Shell that reads the script
     shell: Shell,
 }
 
-/// Prints the script by which a shell asks for completions.
+/// Prints the script with which a shell asks zprobe for completions.
 pub fn main(args: &Args) -> Result<Exit> {
     let shells = Shells::builtins();
     let name = args.shell.to_string();
@@ -40,7 +39,8 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// This program as it was called: by its name, which is looked up each time, or by its path.
+/// The program for the script to call: a bare name as it is, which the shell looks up in `PATH`; else an absolute
+/// path.
 fn program() -> String {
     let called = std::env::args_os().next().unwrap_or_else(|| "zprobe".into());
     let is_path = Path::new(&called).components().count() > 1;
@@ -48,10 +48,11 @@ fn program() -> String {
     path.map_or(called, OsString::from).to_string_lossy().into_owned()
 }
 
-/// Answers a shell that asks for completions of `zprobe`; false if none asks. Called before there is a second thread.
+/// Answers a shell that asks for completions of `zprobe`; false if no shell asks. Must be called before a second
+/// thread starts.
 ///
 /// # Errors
-/// When the shell is unknown.
+/// Fails if the shell is unknown.
 pub fn answer(zprobe: impl Fn() -> Command) -> clap::error::Result<bool> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let line = words.iter().skip_while(|word| *word != "--").skip(1).cloned().collect::<Vec<_>>();
@@ -60,7 +61,7 @@ pub fn answer(zprobe: impl Fn() -> Command) -> clap::error::Result<bool> {
     CompleteEnv::with_factory(command).var(VARIABLE).try_complete(words, dir.as_deref())
 }
 
-/// The command without those that people do not call.
+/// The command without its hidden subcommands.
 fn visible(command: &Command) -> Command {
     let subcommands = command.get_subcommands().filter(|it| !it.is_hide_set());
     Command::new("zprobe")
@@ -69,10 +70,11 @@ fn visible(command: &Command) -> Command {
         .subcommands(subcommands)
 }
 
-/// Values of an argument that only zprobe knows, each with a line about it.
+/// A function that lists the possible values of an argument, each with a line of description.
 type Values = fn() -> Vec<(String, String)>;
 
-/// Arguments with such values, by their command and their id in clap, and true where a path may stand instead.
+/// The arguments with listed values: the command, the argument's id in clap, the values, and true if a path is also
+/// valid.
 const KNOWN: [(&str, &str, Values, bool); 8] = [
     ("explain", "name", topics, false),
     ("zoo", "rows", rows, true),
@@ -84,7 +86,7 @@ const KNOWN: [(&str, &str, Values, bool); 8] = [
     ("run", "minimise", rules, false),
 ];
 
-/// The command whose arguments know their values.
+/// Adds to the command's arguments the values in `KNOWN`.
 fn with_values(command: Command) -> Command {
     KNOWN.iter().fold(command, |command, &(name, id, values, or_path)| {
         command.mut_subcommand(name, |sub| {
@@ -97,14 +99,14 @@ fn with_values(command: Command) -> Command {
     })
 }
 
-/// The values that begin with what is given, in their order; paths where there are none.
+/// The values that begin with the given text, in their order; if none does and `or_path` is true, matching paths.
 fn beginning(
     given: &OsStr,
     values: Vec<(String, String)>,
     or_path: bool,
 ) -> Vec<CompletionCandidate> {
     let start = given.to_string_lossy().to_lowercase();
-    // Several things may have one name.
+    // One name may stand for several topics.
     let mut seen = HashSet::new();
     let fitting = values
         .into_iter()
@@ -140,7 +142,7 @@ fn probes() -> Vec<(String, String)> {
     probes.into_iter().map(|probe| (probe.name, probe.description)).collect()
 }
 
-/// Recorded runs, the newest first, as far as their names can be written on a command line as they are.
+/// The recorded runs, the newest first, without those whose paths would need quoting in a shell.
 fn runs() -> Vec<(String, String)> {
     let runs = store::recorded(Path::new("")).unwrap_or_default();
     let names = runs.iter().filter_map(|run| run.path.to_str());

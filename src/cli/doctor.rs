@@ -1,4 +1,4 @@
-//! `zprobe doctor`: what this machine can run, and why not.
+//! `zprobe doctor`: shows which engines this machine can run, and why not the others.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use zprobe_report::{Exit, Form};
 
 use super::interpreter;
 
-/// Arguments of `zprobe doctor`.
+/// The arguments of `zprobe doctor`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -37,10 +37,10 @@ pub struct Args {
     output_format: Form,
 }
 
-/// An answer for programs.
+/// The answer in JSON.
 #[derive(serde::Serialize)]
 struct Answer<'a> {
-    /// The interpreter that was chosen, and why.
+    /// The chosen interpreter and the reason for choosing it.
     python: String,
     engines: &'a [Check],
     surroundings: &'a [Check],
@@ -78,14 +78,14 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if any { Exit::Clean } else { Exit::NothingRan })
 }
 
-/// A check of each engine, and of what one cannot run on this machine.
+/// A check for each engine, and one for each limit of the installed engines on this machine.
 pub fn engine_checks(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
     let mut checks = engines(machine, python);
     checks.extend(python.iter().flat_map(limits));
     checks
 }
 
-/// One line for each check, and one for what to do.
+/// Appends one line for each check, and one with the remedy for a check that failed.
 pub fn lines(text: &mut String, checks: &[Check]) {
     let width = checks.iter().map(|check| check.subject.len()).max().unwrap_or(0);
     for Check { subject, state, detail, advice } in checks {

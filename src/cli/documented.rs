@@ -1,4 +1,4 @@
-//! Commands in the documentation: zprobe takes every one of them.
+//! Tests that zprobe accepts every command in its documentation.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,23 +7,23 @@ use clap::Command;
 use clap::error::ErrorKind;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
-/// Values for the placeholders of a command in the documentation.
+/// The placeholders in documented commands, each with a value for the test.
 const PLACEHOLDERS: [(&str, &str); 3] = [("N", "2"), ("VERSION", "0.18.9"), ("SIZE", "1MB")];
 
-/// Characters that end a command in a shell.
+/// The words that end a command in a shell.
 const ENDS: [&str; 8] = ["|", "||", "&&", ">", ">>", "#", "<", "…"];
 
-/// A command of a page.
+/// A command in a page of the documentation.
 struct Documented {
-    /// Page and line of the command.
+    /// The page and the line of the command.
     place: String,
-    /// Words of the command, without `zprobe`.
+    /// The words of the command, without `zprobe`.
     words: Vec<String>,
-    /// True for a command of a block; others stand in sentences, and may be a part of a command.
+    /// True for a command in a code block; a command within a sentence may be incomplete.
     is_whole: bool,
 }
 
-/// All commands of all pages that begin with `zprobe`.
+/// All commands in all pages that begin with `zprobe`.
 fn all() -> Vec<Documented> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let patterns = ["*.md", "docs/**/*.md", "examples/**/*.md", "integrations/*/*.md"];
@@ -39,7 +39,7 @@ fn all() -> Vec<Documented> {
         .collect()
 }
 
-/// The commands of a page.
+/// The commands in a page that begin with `zprobe`.
 fn of_page(name: &str, text: &str) -> Vec<Documented> {
     let mut found = Vec::new();
     let mut block = None;
@@ -68,7 +68,7 @@ fn of_page(name: &str, text: &str) -> Vec<Documented> {
     found
 }
 
-/// The words of a command that begins with `zprobe`, up to the first that belongs to the shell.
+/// The words after `zprobe` in a command, up to the first shell operator; `None` for another command.
 fn words(line: &str) -> Option<Vec<String>> {
     let all = shlex::split(line)?;
     let words = all.into_iter().skip_while(|word| word.contains('=') && !word.starts_with('-'));
@@ -78,13 +78,13 @@ fn words(line: &str) -> Option<Vec<String>> {
     is_ours.then(|| words.map(|word| filled(&word)).collect())
 }
 
-/// A word with a value for a placeholder.
+/// The word, or the test value if the word is a placeholder.
 fn filled(word: &str) -> String {
     let value = PLACEHOLDERS.iter().find(|(name, _)| *name == word);
     value.map_or(word, |(_, value)| value).to_owned()
 }
 
-/// Complaint of clap about a whole command.
+/// The error of clap for a complete command.
 fn complaint(command: &Command, words: &[String]) -> Option<String> {
     let line = ["zprobe"].into_iter().chain(words.iter().map(String::as_str));
     let line = super::words::dashed(line.map(OsString::from));
@@ -93,7 +93,7 @@ fn complaint(command: &Command, words: &[String]) -> Option<String> {
     (!is_help).then(|| error.to_string())
 }
 
-/// The first word of a part of a command that is no command or flag of zprobe.
+/// The first word of an incomplete command that is no command or flag of zprobe.
 fn unknown<'a>(command: &Command, words: &'a [String]) -> Option<&'a str> {
     let mut place = command;
     for (number, word) in words.iter().enumerate() {

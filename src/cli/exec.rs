@@ -1,4 +1,4 @@
-//! `zprobe exec`: the user's own training script, from its command to a report.
+//! `zprobe exec`: runs the user's own training script and reports on it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use zprobe_report::Exit;
 use super::nodes::{Nodes, play};
 use super::output::{Hints, Output};
 
-/// Arguments of `zprobe exec`.
+/// The arguments of `zprobe exec`.
 #[derive(clap::Args)]
 #[command(next_line_help = false)]
 pub struct Args {
-    /// The command that starts the training, as it is written without zprobe
+    /// The command that starts the training, as you would type it without zprobe
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 
-    /// Take no optimizer step: parameters stay as they are
+    /// Skip the optimizer steps, so that the parameters stay as they are
     #[arg(long, env = "ZPROBE_DRY", value_parser = BoolishValueParser::new())]
     dry: bool,
 
@@ -42,19 +42,20 @@ pub struct Args {
     )]
     observe: Option<usize>,
 
-    /// Demand a law of the weights of target tokens: a finding where another one holds
+    /// Law that the weights of the target tokens must follow; another law is a finding
     #[arg(long, value_name = "LAW", default_value = "any", env = "ZPROBE_WEIGHTING")]
     weighting: Weighting,
 
-    /// Sum of the weights of the loss in the update: a mean, a sum over microbatches or ranks, or any
+    /// Sum that the weights of the loss must have in the update: that of a mean, of a sum over microbatches or ranks,
+    /// or any
     #[arg(long, value_name = "SUM", default_value = "mean", env = "ZPROBE_SCALE")]
     scale: Scale,
 
-    /// Seed of the codes
+    /// Seed of the gradient codes
     #[arg(long, value_name = "N", default_value_t = 0, env = "ZPROBE_SEED")]
     seed: u64,
 
-    /// Seconds without a backward or a step after which the script counts as hung; NCCL gives up after 600
+    /// Seconds without a backward pass or a step after which the script counts as hung; NCCL times out after 600
     #[arg(long, value_name = "SECS", default_value_t = 540, env = "ZPROBE_TIMEOUT")]
     timeout: u64,
 
@@ -102,22 +103,21 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 impl Args {
-    /// Directory of the run with this id.
+    /// The directory of the run: `--out`, or one below `.zprobe/runs` that is named by the id.
     fn run_dir(&self, run_id: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(run_id))
     }
 
-    /// Watches the script, together with the agents that this process leads, if there are any, and hands out the
-    /// report.
+    /// Watches the script, together with the other machines' agents in `team`, and prints the report.
     fn lead(&self, order: &Order, run_id: &str, team: Option<&mut Team>) -> Result<Exit> {
         let run_dir = self.run_dir(run_id);
         let mut early = None;
         let over = run::record_script(order, run_id, &run_dir, team, &mut || {
             if order.observe.is_some() {
-                // Without an answer, there may be one when the script is over.
+                // If there is no report yet, it is made when the script has ended.
                 early = recorded::report(&run_dir).ok().inspect(|(report, _)| {
                     say(format_args!(
-                        "observed: {} so far; the script goes on, and the report follows at its end (`zprobe \
+                        "observed: {} so far; the script goes on, and the report follows when it ends (`zprobe \
                          show {}` shows it now)",
                         report.verdict,
                         run_dir.display(),
@@ -132,12 +132,12 @@ impl Args {
         };
         if over.on_purpose {
             say(
-                "note: the script was ended on purpose, before it could save anything; --observe lets it go on",
+                "note: zprobe ended the script on purpose, before it could save anything; --observe lets it go on",
             );
         }
         say_recorded(&run_dir);
         let exit = self.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
-        // A script that is only observed does its own work, which its exit code tells of.
+        // A script that is only observed has trained as usual, so its own exit code counts.
         Ok(match over.outcome {
             Some(Outcome::Code(code @ 1..=255))
                 if self.observe.is_some() && exit == Exit::Clean =>
@@ -148,7 +148,7 @@ impl Args {
         })
     }
 
-    /// Hands out the report on the ranks of this process alone, whose records are in `dir`.
+    /// Prints the report on only the ranks of this machine, whose records are in `dir`.
     fn report_alone(&self, dir: &Path) -> Result<Exit> {
         match recorded::report(dir) {
             Ok((report, trace)) => self.output.hand_out(&report, &trace, dir, &Hints::default()),
@@ -157,7 +157,7 @@ impl Args {
     }
 }
 
-/// Says why nothing can be said of the script, where that is the error.
+/// Prints why the script could not be judged, if `error` is `TraceError::NoAnswer`; returns any other error.
 fn no_answer(error: Error) -> Result<Exit> {
     let Some(TraceError::NoAnswer { reason, .. }) = error.downcast_ref() else { return Err(error) };
     say(format_args!("inconclusive: {reason}"));

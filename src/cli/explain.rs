@@ -1,4 +1,4 @@
-//! `zprobe explain`: whatever zprobe has a name for, in words.
+//! `zprobe explain`: explains a rule, known bug, shape, fault, engine, setting, verdict or exit code.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -12,19 +12,19 @@ use zprobe_zoo::registry;
 
 use super::help::EXIT_CODES;
 
-/// Arguments of `zprobe explain`.
+/// The arguments of `zprobe explain`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rule by its code or name, known bug, shape, fault, engine, setting, verdict or exit code: for example ZP101
+    /// Code or name of a rule, or a known bug, shape, fault, engine, setting, verdict or exit code: for example ZP101
     #[arg(allow_hyphen_values = true)]
     name: String,
 }
 
-/// Something that has a name, in words.
+/// The explanation of one name.
 pub struct Topic {
-    /// Name of the topic.
+    /// The name of the topic, for example `ZP101`.
     pub name: String,
-    /// Line about the topic.
+    /// One line about the topic, for completions.
     pub about: String,
     text: String,
 }
@@ -55,7 +55,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Everything that has a name; a rule has two.
+/// All topics; each rule has two, one for its code and one for its name.
 pub fn topics() -> Vec<Topic> {
     let rule = |name: &str, other: &str, rule: &Rule| Topic {
         name: name.to_owned(),
@@ -105,19 +105,21 @@ pub fn topics() -> Vec<Topic> {
         .collect()
 }
 
-/// Meaning of a verdict.
+/// The meaning of a verdict in one sentence.
 fn meaning(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Clean => "Every gradient arrived once, with weight 1, where it belongs.",
-        Verdict::Findings => "Something is wrong, or, for a warning, not as it should be.",
+        Verdict::Clean => "Every gradient arrived exactly once, with weight 1, in the right place.",
+        Verdict::Findings => {
+            "At least one rule found an error, or a deviation that is reported as a warning."
+        }
         Verdict::Crashed => "The engine under test crashed or hung.",
         Verdict::Inconclusive => {
-            "The run was interrupted, or the weights could not be read: nothing is known to be right or wrong."
+            "The run was interrupted, or the weights could not be read, so it shows neither correctness nor an error."
         }
     }
 }
 
-/// A setting in words: its help, and where it can be set.
+/// The explanation of a setting: its help, its default, and where it can be set.
 fn about_setting(setting: &Description) -> String {
     let engines: Vec<&str> = setting.engines.iter().map(|engine| engine.name()).collect();
     let lines = [
@@ -130,7 +132,7 @@ fn about_setting(setting: &Description) -> String {
     format!("{}\n\n{}\n{}", setting.flag, setting.help, lines.collect::<String>())
 }
 
-/// Values of a flag with their help.
+/// The possible values of a flag, each with its help.
 fn values<T: ValueEnum>(flag: &str) -> Vec<Topic> {
     let values = T::value_variants().iter().filter_map(T::to_possible_value);
     let topic = |value: clap::builder::PossibleValue| Topic {

@@ -1,5 +1,5 @@
-//! Tables whose keys are long names of flags: the settings of a probe, and the sections of a
-//! configuration file. Each flag itself checks the values that a table gives it.
+//! TOML tables whose keys are the long names of flags: the settings of a probe, and the sections of a
+//! configuration file. clap checks each value as if it were given on the command line.
 
 use std::any::TypeId;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 use toml::Value;
 use zprobe_model::document::{Complaint, Document, Flags, no_such};
 
-/// A flag with the values that a table gives it.
+/// A flag with the values that a TOML table gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Id of the flag in clap.
+    /// The id of the flag in clap.
     pub id: String,
-    /// Long name of the flag; none for a positional argument.
+    /// The long name of the flag; `None` for a positional argument.
     pub long: Option<String>,
-    /// Values as on the command line; `true` or `false` for a flag without a value.
+    /// The values as on the command line; `true` or `false` for a flag that takes no value.
     pub values: Vec<String>,
     /// True if the flag takes no value.
     switch: bool,
 }
 
 impl Given {
-    /// Words of a command line that give the flag its values.
+    /// The words of a command line that give the flag its values.
     pub fn arguments(&self) -> Vec<String> {
         let long = self.long.as_deref().unwrap_or_default();
         if self.switch {
@@ -35,11 +35,11 @@ impl Given {
     }
 }
 
-/// Reads a table of `document` as flags of `command`, those that are `wanted`. Paths in it are meant
-/// from the directory `base`.
+/// Reads a table of `document` as the flags of `command` for which `wanted` is true. Paths in the table are
+/// relative to the directory `base`.
 ///
 /// # Errors
-/// The first key that is none of them, or whose value the flag does not take.
+/// Fails at the first key that names no wanted flag, or whose value the flag rejects.
 pub fn read(
     command: &Command,
     table: &Flags,
@@ -73,7 +73,7 @@ pub fn read(
     Ok(all)
 }
 
-/// The name of an argument in a table.
+/// The key of an argument in a table: its long name, or its id if it has none.
 fn called(arg: &Arg) -> &str {
     arg.get_long().unwrap_or_else(|| arg.get_id().as_str())
 }
@@ -83,7 +83,7 @@ fn is_called(arg: &Arg, name: &str) -> bool {
     called(arg) == name || aliases.contains(&name)
 }
 
-/// The values as words of a command line.
+/// The value of a key as words of a command line.
 fn texts(arg: &Arg, value: &Value) -> Result<Vec<String>, String> {
     let switch = matches!(arg.get_action(), ArgAction::SetTrue);
     let many = matches!(arg.get_action(), ArgAction::Append);
@@ -107,9 +107,8 @@ fn text(value: &Value) -> Result<String, String> {
     }
 }
 
-/// Text of a path as seen from `base`. A program without a slash is looked up in `PATH` unless
-/// there is a directory of that name; a value that may be a name or a path is a path if such a file
-/// is there.
+/// A path value joined to `base`; other values as they are. A program without a slash is looked up in `PATH`
+/// unless a directory of that name exists; a value that may be a name or a path is a path if the file exists.
 fn located(arg: &Arg, text: &str, base: &Path) -> String {
     let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
     let meant = match arg.get_value_hint() {
@@ -120,11 +119,11 @@ fn located(arg: &Arg, text: &str, base: &Path) -> String {
     if meant { base.join(text).display().to_string() } else { text.to_owned() }
 }
 
-/// Has the flag itself check its values; the error is the flag's complaint.
+/// Checks the values with clap, whose error message is returned.
 fn check(command: &Command, given: &Given) -> Result<(), String> {
     let words: Vec<String> = match &given.long {
         Some(_) if given.switch => given.arguments(),
-        // A value is a value here, whatever it begins with.
+        // With `=` a value that begins with a dash is not taken for a flag.
         Some(long) => given.values.iter().map(|value| format!("--{long}={value}")).collect(),
         None => given.values.clone(),
     };
@@ -132,7 +131,7 @@ fn check(command: &Command, given: &Given) -> Result<(), String> {
     let command = command.mut_args(|arg| arg.env(Resettable::Reset));
     let Err(error) = command.try_get_matches_from(words) else { return Ok(()) };
     match error.kind() {
-        // What else must be given, and what must not, depends on the rest of the command line.
+        // Required and conflicting flags depend on the rest of the command line.
         ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict => Ok(()),
         _ => {
             let text = error.to_string();

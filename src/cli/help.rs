@@ -1,4 +1,4 @@
-//! The arrangement of help: commands in groups, and with `-h` no more than a screen.
+//! The layout of the help: `--help` lists the commands in groups, and `-h` fits on one screen.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use clap::Command;
 use clap::builder::StyledStr;
 
-/// Words for each exit code of a run.
+/// The meaning of each exit code of a run, indexed by the code.
 pub const EXIT_CODES: [&str; 5] = [
     "clean",
     "findings",
@@ -15,7 +15,7 @@ pub const EXIT_CODES: [&str; 5] = [
     "inconclusive",
 ];
 
-/// Commands by what people want of them.
+/// The commands, grouped by purpose.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Ask", &["run", "exec", "check", "preflight"]),
     ("Understand", &["show", "explain", "compare", "issue"]),
@@ -23,7 +23,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Set up", &["doctor", "init", "provision", "clean", "completions", "man"]),
 ];
 
-/// Flags that `-h` shows of the commands that have many, by their ids in clap.
+/// The flags that `-h` shows for commands with many flags, by their ids in clap.
 const FIRST: [&str; 22] = [
     "engine",
     "stage",
@@ -49,14 +49,14 @@ const FIRST: [&str; 22] = [
     "help",
 ];
 
-/// Number of flags from which on `-h` shows the first of them alone.
+/// `-h` shows only the flags in `FIRST` for a command with more flags than this.
 const MANY: usize = 40;
 
-/// Most values of a flag that `-h` lists.
+/// `-h` lists the possible values of a flag only if there are at most this many.
 const SHORT: usize = 8;
 
-/// The command with its commands in groups; where `-h` is among the words, without environment variables
-/// and without the flags that few need.
+/// The command with its subcommands in groups. If `words` contain `-h`, its help leaves out environment variables
+/// and rarely used flags.
 pub fn arranged(command: Command, words: &[OsString]) -> Command {
     let is_short = words.iter().take_while(|word| *word != "--").any(|word| word == "-h");
     let template = template(&command);
@@ -122,7 +122,7 @@ mod tests {
         use clap::CommandFactory as _;
         let words = ["zprobe", "-h"].map(OsString::from);
         let help = arranged(super::super::Cli::command(), &words).render_help().to_string();
-        let (groups, _) = help.split_once("Options:").expect("options behind the commands");
+        let (groups, _) = help.split_once("Options:").expect("options after the commands");
         for line in groups.lines().filter(|line| line.starts_with("  ")) {
             assert!(line.chars().count() <= 80, "{line}");
         }

@@ -1,12 +1,12 @@
-//! The Python that has the engines: which one is meant, why, and whether an engine is there at all.
+//! Chooses the Python interpreter that has the engines, with the reason, and checks that the engine is installed.
 //!
-//! It is found as uv finds one: what is named, the active virtual environment, the active conda
-//! environment other than base, the virtual environment that zprobe itself is installed in if torch is
-//! there, `.venv` here or above, and then what `PATH` has.
+//! The order is that of uv: the named interpreter, the active virtual environment, the active conda environment
+//! other than base, zprobe's own virtual environment if it has torch, `.venv` in this directory or above, and then
+//! `PATH`.
 //!
-//! The environment of zprobe itself counts for those who call it by its path, without activation. In one
-//! that was made for zprobe alone, as uvx and pipx make them, there is no torch: it is passed over, on
-//! `PATH` too, where uvx puts it first.
+//! zprobe's own environment matters to users who call zprobe by its path, without activation. An environment only for
+//! zprobe, as uvx and pipx create, has no torch. Such an environment is skipped, also on `PATH`, where uvx puts it
+//! first.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -21,23 +21,23 @@ use zprobe_lab::doctor::{NoAnswer, absent, found};
 use zprobe_lab::python;
 use zprobe_model::spec::Engine;
 
-/// Time that an interpreter may take to say which packages it has; it imports none of them, and
-/// needs seconds on a busy machine.
+/// The time limit for an interpreter that looks up its packages. It imports none of them, but may take seconds on a
+/// busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The environment that zprobe is installed in, asked once.
+/// zprobe's own virtual environment, queried once; `None` if zprobe is not installed in one.
 static OWN: LazyLock<Option<Own>> = LazyLock::new(|| {
     let python = python::own()?;
     let has_torch = absent(&python, &["torch"], PATIENCE).is_ok_and(|absent| absent.is_empty());
     Some(Own { python, has_torch })
 });
 
-/// The flag that names an interpreter.
+/// The flag `--python`, which names an interpreter.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Python {
-    /// Python that has the engine under test: an interpreter, a virtual environment, or its bin
-    /// directory [default: VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if torch is there, .venv
-    /// here or above, then python3 on PATH]
+    /// Python that has the engine under test: an interpreter, a virtual environment, or its bin directory
+    /// [default: VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if it has torch, .venv in this
+    /// directory or above, then python3 on PATH]
     #[arg(
         long,
         value_name = "PATH",
@@ -48,12 +48,12 @@ pub struct Python {
 }
 
 impl Python {
-    /// The interpreter that is named, if one is.
+    /// The interpreter that the flag or its variable names; `None` without either.
     pub fn named(&self) -> Option<PathBuf> {
         self.python.as_deref().map(inside)
     }
 
-    /// The interpreter that is meant.
+    /// The named interpreter, or else the first one in the search order of this module.
     pub fn choose(&self) -> Chosen {
         let dir = std::env::current_dir().unwrap_or_default();
         let own = || OWN.as_ref();
@@ -61,10 +61,10 @@ impl Python {
     }
 }
 
-/// An interpreter, and the reason for choosing it.
+/// A Python interpreter, and the reason for choosing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Path of the interpreter, or a name to look up in `PATH`.
+    /// The path of the interpreter, or a name to look up in `PATH`.
     pub path: PathBuf,
     why: String,
 }
@@ -76,16 +76,16 @@ impl fmt::Display for Chosen {
 }
 
 impl Chosen {
-    /// An interpreter that was made for this.
+    /// The interpreter of an environment that was created for `--package`.
     pub fn provided(path: PathBuf) -> Self {
         Self { path, why: "made for --package".to_owned() }
     }
 
-    /// Fails if the interpreter cannot be started, or surely has no `engine`. Any other problem
-    /// with it is left to its ranks, which describe it better.
+    /// Fails if the interpreter does not start, or if the engine's packages are not installed. Other problems are left
+    /// to the ranks, whose errors are more specific.
     ///
     /// # Errors
-    /// One line that says what is missing, and what to do.
+    /// One line with the missing package and the remedy.
     pub fn must_have(&self, engine: Engine) -> Result<()> {
         let Some(needs) = &engines::of(engine).python else { return Ok(()) };
         let modules: Vec<&str> = needs.packages().map(|package| package.module).collect();
@@ -94,7 +94,7 @@ impl Chosen {
             Err(error @ NoAnswer::Start { .. }) => {
                 return Err(error).with_context(|| {
                     format!(
-                        "no Python for the {engine} engine ({}); name one with --python that has it",
+                        "no Python for the {engine} engine ({}); use --python to name one that has it",
                         self.why
                     )
                 });
@@ -112,8 +112,8 @@ impl Chosen {
     }
 }
 
-/// Warns of a checkout in `dir` that has the engine, while the interpreter imports it from elsewhere: then every
-/// commit may get the same answer.
+/// A warning if `dir` is a checkout of the engine but the interpreter imports the engine from elsewhere, so that every
+/// commit would get the same verdict.
 pub fn elsewhere(python: &Chosen, engine: Engine, dir: &Path) -> Option<String> {
     let package = engines::of(engine).python.as_ref()?.packages().last()?;
     let Package { module, title } = package;
@@ -123,16 +123,15 @@ pub fn elsewhere(python: &Chosen, engine: Engine, dir: &Path) -> Option<String> 
     let is_inside = file.canonicalize().ok()?.starts_with(dir.canonicalize().ok()?);
     (is_here && !is_inside).then(|| {
         format!(
-            "this checkout has {module}, and {} imports {}: unless {title} is installed there again for each \
-             commit, all get the same answer; `pip install --editable .` ties it to the checkout",
+            "this checkout contains {module}, but {} imports {}: unless {title} is reinstalled there for each \
+             commit, all commits get the same verdict; `pip install --editable .` makes it import the checkout",
             python.path.display(),
             file.display()
         )
     })
 }
 
-/// The interpreter of a virtual environment, or of its bin directory; any other path is that of an
-/// interpreter.
+/// The interpreter in a virtual environment or its bin directory; a path that is no directory is returned as it is.
 pub fn inside(path: &Path) -> PathBuf {
     if !path.is_dir() {
         return path.to_owned();
@@ -142,13 +141,13 @@ pub fn inside(path: &Path) -> PathBuf {
     found.clone()
 }
 
-/// The virtual environment that zprobe is installed in.
+/// zprobe's own virtual environment.
 struct Own {
     python: PathBuf,
     has_torch: bool,
 }
 
-/// The first interpreter that is there, in the order that the head of this module gives.
+/// The first existing interpreter, in the order of the module documentation.
 fn choose<'own>(
     named: Option<&Path>,
     variable: &dyn Fn(&str) -> Option<OsString>,
@@ -164,14 +163,14 @@ fn choose<'own>(
         let why = format!("chosen because {name}={}", value.display());
         Some(Chosen { path: environment(Path::new(&value))?, why })
     };
-    // As uv does: conda's base is everybody's, so that it has no say before an environment made for the
-    // work. Where it is active, it is on PATH.
+    // As in uv, conda's shared base environment does not precede an environment of the project. An active base is found
+    // on PATH.
     let is_base =
         variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = || from_variable("CONDA_PREFIX").filter(|_| !is_base);
     let with_torch = || {
         let Own { python, .. } = own().filter(|own| own.has_torch)?;
-        let why = "chosen because zprobe is installed there, and torch".to_owned();
+        let why = "chosen because zprobe and torch are installed there".to_owned();
         Some(Chosen { path: python.clone(), why })
     };
     from_variable("VIRTUAL_ENV")
@@ -191,13 +190,13 @@ fn choose<'own>(
         })
 }
 
-/// The interpreter of an environment, if it has one.
+/// The interpreter of an environment; `None` if there is none.
 fn environment(path: &Path) -> Option<PathBuf> {
     Some(inside(path)).filter(|found| found != path && found.is_file())
 }
 
-/// A `.venv` in `dir` or the closest directory above it that has one, or the environment that `dir` is
-/// in.
+/// The closest environment of `dir` and the directories above it: a `.venv` in such a directory, or the directory
+/// itself.
 fn nearby(dir: &Path) -> Option<Chosen> {
     dir.ancestors().find_map(|dir| {
         let own = [dir.join(".venv"), dir.to_owned()];
@@ -208,7 +207,7 @@ fn nearby(dir: &Path) -> Option<Chosen> {
     })
 }
 
-/// The first interpreter on this `PATH`, other than that of zprobe's own environment.
+/// The first interpreter on this `PATH` that is not in zprobe's own environment.
 fn on_path(path: Option<&OsString>, own: Option<&Own>) -> Option<Chosen> {
     let bin = |python: &Path| python.parent()?.canonicalize().ok();
     let is_own = |found: &PathBuf| own.is_some_and(|own| bin(found) == bin(&own.python));
@@ -225,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory with interpreters at these places.
+    /// A temporary directory with dummy interpreters at these paths.
     fn place(interpreters: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for name in interpreters {
@@ -261,11 +260,12 @@ mod tests {
         let text = warned(&dir.join("checkout"), &other).unwrap();
         assert!(text.contains("other.py") && text.contains("--editable"), "{text}");
         assert_eq!(warned(&dir.join("checkout"), &own), None);
-        // Not a checkout of the engine.
+        // This directory is no checkout of the engine.
         assert_eq!(warned(dir, &other), None);
     }
 
-    /// The interpreter that is chosen in `HERE/project/deep` with these variables, in which `HERE` is the place.
+    /// The interpreter that is chosen in `HERE/project/deep` with these variables; `HERE` stands for the directory
+    /// `place`.
     fn chosen(
         place: &tempfile::TempDir,
         named: Option<&str>,
@@ -280,7 +280,7 @@ mod tests {
         chosen_by(place, named.as_deref(), &variable, None)
     }
 
-    /// The interpreter that is chosen in `HERE/project/deep` by a zprobe in this environment.
+    /// The interpreter that is chosen in `HERE/project/deep` by a zprobe in the environment `own`.
     fn chosen_by(
         place: &tempfile::TempDir,
         named: Option<&Path>,
@@ -350,7 +350,7 @@ mod tests {
         };
         let path = ("PATH", "HERE/own/bin:HERE/usr");
         let active = [("VIRTUAL_ENV", "HERE/venv"), path];
-        let own = "HERE/own/bin/python (chosen because zprobe is installed there, and torch)";
+        let own = "HERE/own/bin/python (chosen because zprobe and torch are installed there)";
         assert!(chosen(true, &active).starts_with("HERE/venv/bin/python"));
         assert_eq!(chosen(true, &[path]), own);
         assert!(chosen(false, &[path]).starts_with("HERE/project/.venv/bin/python"));
@@ -371,7 +371,7 @@ mod tests {
             ("HERE/conda", "HERE/conda/bin/python3"),
             ("HERE/alone", "HERE/alone"),
             ("HERE/gone", "HERE/gone"),
-            // A directory without an interpreter: the path at which it should be.
+            // For a directory without an interpreter, the path is where the interpreter should be.
             ("HERE/project", "HERE/project/bin/python"),
             ("python3.12", "python3.12"),
         ] {

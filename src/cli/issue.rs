@@ -1,4 +1,4 @@
-//! `zprobe issue`: a bug report of a run: title, text and attachment.
+//! `zprobe issue`: writes the bug report for a run, with a title, a text and an attachment.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,18 +27,18 @@ use zprobe_report::{Exit, Report, pointless};
 use super::interpreter::inside;
 use super::output::page;
 
-/// Arguments of `zprobe issue`.
+/// The arguments of `zprobe issue`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
     run_dir: Option<PathBuf>,
 
-    /// Project whose template for bugs the report follows [default: pytorch for ddp and fsdp2,
-    /// deepspeed for deepspeed, plain for native]
+    /// Project whose bug report template is filled in [default: pytorch for ddp and fsdp2, deepspeed for deepspeed,
+    /// plain for native]
     #[arg(long = "for", value_name = "PROJECT")]
     project: Option<Project>,
 
-    /// The zip [default: zprobe-report-RUN.zip]
+    /// Path of the zip [default: zprobe-report-RUN.zip]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
@@ -46,12 +46,12 @@ pub struct Args {
     #[arg(long)]
     overwrite: bool,
 
-    /// Make an issue also of a run that no maintainer wants to hear of: a clean or interrupted one, a bug that is
-    /// fixed, a limit of this machine, an injected fault
+    /// Write a bug report even if maintainers have no use for it: the run was clean or interrupted, the bug is fixed,
+    /// it is a limit of this machine, or an injected fault
     #[arg(long)]
     force: bool,
 
-    /// List what would be in it and what was taken out, and write nothing
+    /// List the files of the zip and what was redacted, and write nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -59,23 +59,24 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["dry_run", "out", "overwrite"])]
     print: bool,
 
-    /// Answer of `zprobe bisect --output-format json`: the first bad release, and the table of those that were tried
+    /// JSON output of `zprobe bisect --output-format json`: adds the first bad release and the table of tried releases
     #[arg(long, value_name = "FILE")]
     bisection: Option<PathBuf>,
 
-    /// First release with the bug, where you know it
+    /// First release with the bug, if you know it
     #[arg(long, value_name = "VERSION", conflicts_with = "bisection")]
     since: Option<Version>,
 
-    /// Size of the trace at the most, before compression
+    /// Maximum size of the trace, before compression
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MB")]
     max_trace_size: ByteSize,
 
-    /// Interpreter or virtual environment that the engine ran in: adds its versions, collect_env and ds_report
+    /// Interpreter or virtual environment that the engine ran in: adds its versions and the output of collect_env and
+    /// ds_report
     #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
     python: Option<PathBuf>,
 
-    /// Seconds that the interpreter may take for each question
+    /// Seconds that the interpreter may take for each query
     #[arg(long, value_name = "SECS", default_value_t = 120, env = "ZPROBE_TIMEOUT")]
     timeout: u64,
 }
@@ -84,7 +85,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
     let (report, _) = diagnosis(&run_dir)?;
     if let Some(reason) = pointless(&report).filter(|_| !args.force) {
-        bail!("no issue to file: {reason} (--force makes one all the same)");
+        bail!("no bug report is written: {reason} (--force writes one anyway)");
     }
     let history = args.history(&report)?;
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
@@ -108,7 +109,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let zip = archive::zip(&attachment.entries)?;
     if zip.len() > MOST_ATTACHMENT {
         say(format_args!(
-            "warning: {} bytes are more than GitHub takes as an attachment ({MOST_ATTACHMENT}); pass a \
+            "warning: {} bytes are more than GitHub accepts as an attachment ({MOST_ATTACHMENT}); pass a \
              smaller --max-trace-size",
             zip.len(),
         ));
@@ -127,7 +128,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 impl Args {
-    /// The flags that were given and decide what the text says, as they would be typed.
+    /// The given flags that change the text of the issue, as words of a command line.
     fn that_say_something(&self) -> String {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|it| it.display().to_string());
         let values = [
@@ -144,7 +145,7 @@ impl Args {
         given.chain(force).collect()
     }
 
-    /// The releases that have the bug, as far as the flags say.
+    /// The releases with the bug, as far as the flags name them.
     fn history(&self, report: &Report) -> Result<History> {
         let read = |path: &PathBuf| {
             let file = || format!("--bisection {}", path.display());
@@ -163,13 +164,13 @@ impl Args {
     }
 }
 
-/// The package whose releases have the engine.
+/// The package whose releases contain the engine.
 fn package(report: &Report) -> Option<&'static str> {
     let python = engines::of(report.run.spec.engine()).python.as_ref()?;
     python.packages().last().map(|package| package.module)
 }
 
-/// Steps from the files to an issue.
+/// The next steps for the user, from the zip to an issue in the project's tracker.
 fn next(
     args: &Args,
     attachment: &Attachment,
@@ -194,13 +195,14 @@ fn next(
             None => ("python".to_owned(), ", with the python that has the engine"),
         };
         steps.push(format!(
-            "see that the script shows it{which}: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && {python} {SCRIPT_FILE}"
+            "check that the script shows the bug{which}: unzip -p {zip} {SCRIPT_FILE} > {SCRIPT_FILE} && \
+             {python} {SCRIPT_FILE}"
         ));
     }
     match attachment.project.tracker() {
         Some(Tracker { repository, page, body, wants }) => {
             if args.python.is_none() {
-                steps.push(format!("add --python VENV, and the text has what the template asks for: {wants}"));
+                steps.push(format!("add --python VENV, so that the text has what the template asks for: {wants}"));
             }
             steps.push(format!(
                 "read report.md, then open {page} with the title above, {body}, and the zip as an attachment"
@@ -221,7 +223,7 @@ fn next(
     steps.iter().map(|step| format!("next: {step}\n")).collect()
 }
 
-/// Facts about the machine, and about the interpreter if one was named.
+/// Collects facts about the machine, and about the interpreter if `--python` names one.
 fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> {
     let Some(interpreter) = args.python.as_deref().map(inside) else {
         return Ok(Environment::new(&machine(None), None, report, private));
@@ -234,7 +236,7 @@ fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> 
     Ok(environment)
 }
 
-/// Summary of an attachment: its files, its size, and what was taken out.
+/// The summary of an attachment: its files, its size, and what was redacted.
 fn summary(attachment: &Attachment, size: usize) -> String {
     let width = attachment.entries.iter().map(|entry| entry.path.len()).max().unwrap_or(0);
     let mut text = format!("title: {}\n", attachment.title);
@@ -242,11 +244,11 @@ fn summary(attachment: &Attachment, size: usize) -> String {
         let _ = writeln!(text, "{:>10}  {:width$}  {}", entry.text.len(), entry.path, entry.about);
     }
     let _ = writeln!(text, "{size:>10}  as a zip");
-    let _ = writeln!(text, "taken out: {}", kinds(&attachment.redacted));
+    let _ = writeln!(text, "redacted: {}", kinds(&attachment.redacted));
     text
 }
 
-/// A name in the working directory that tells of the run.
+/// The default path of the zip: a file in the working directory, named after the run.
 fn default_name(run_dir: &Path) -> PathBuf {
     let absolute = fs::canonicalize(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     let name = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! `zprobe list`: the probes, known bugs, rules, faults, engines and shapes that there are.
+//! `zprobe list`: lists the probes, known bugs, rules, faults, engines or shapes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use zprobe_zoo::registry;
 use super::doctor::{engine_checks, lines};
 use super::interpreter::inside;
 
-/// Time that an interpreter may take to try the engines.
+/// The time limit for an interpreter that tries all engines.
 const TRY_LIMIT: Duration = Duration::from_secs(120);
 
-/// Arguments of `zprobe list`.
+/// The arguments of `zprobe list`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Kind of things to list
@@ -38,18 +38,18 @@ pub struct Args {
     )]
     output_format: Form,
 
-    /// With `engines`: interpreter or virtual environment to try them with, and say which can run
+    /// With `engines`: interpreter or virtual environment in which each engine is tried
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
-    /// The standard suite of `zprobe check`
+    /// The probes of the standard suite, for `zprobe check`
     Probes,
     /// Known bugs for `zprobe zoo`
     Zoo,
-    /// Rules, by code
+    /// Rules with their codes
     Rules,
     /// Faults for --inject
     Faults,
@@ -62,12 +62,12 @@ enum What {
 pub fn main(args: &Args) -> Result<Exit> {
     ensure!(
         args.python.is_none() || matches!(args.what, What::Engines),
-        "--python: only `zprobe list engines` tries an interpreter",
+        "--python works only with `zprobe list engines`",
     );
     if let Some(python) = &args.python {
         ensure!(
             args.output_format == Form::Full,
-            "--python: what an interpreter can run is listed for people alone; `zprobe doctor` says more"
+            "--python has no JSON form here; use `zprobe doctor --python PATH --output-format json`"
         );
         console::print(&tried(python))?;
         return Ok(Exit::Clean);
@@ -98,7 +98,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// A line of a listing.
+/// One line of a listing.
 #[derive(serde::Serialize)]
 struct Entry {
     name: String,
@@ -116,7 +116,7 @@ impl Entry {
     }
 }
 
-/// Lines that say of each engine whether it can run with this interpreter, and if not, why.
+/// One line for each engine: whether the engine can run with this interpreter, or why not.
 fn tried(python: &Path) -> String {
     let (machine, python) = examine(&inside(python), TRY_LIMIT);
     let mut text = String::new();
@@ -124,7 +124,7 @@ fn tried(python: &Path) -> String {
     text
 }
 
-/// Names with their help, as the command line has them.
+/// The possible values of a flag, each with its help.
 fn values<T: ValueEnum>() -> Vec<Entry> {
     let values = T::value_variants().iter().filter_map(T::to_possible_value);
     let entry = |value: clap::builder::PossibleValue| {

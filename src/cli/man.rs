@@ -1,4 +1,4 @@
-//! `zprobe man`: manual pages, for man(1).
+//! `zprobe man`: prints or writes the manual pages for man(1).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use clap_mangen::Man;
 use zprobe_lab::console;
 use zprobe_report::Exit;
 
-/// Arguments of `zprobe man`.
+/// The arguments of `zprobe man`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Command whose page is printed [default: zprobe itself]
     command: Option<String>,
 
-    /// Write the pages of zprobe and of all its commands into this directory, and print none
+    /// Write the pages of zprobe and all its commands into this directory instead of printing one
     #[arg(
         long,
         value_name = "DIR",
@@ -25,9 +25,9 @@ pub struct Args {
     out_dir: Option<PathBuf>,
 }
 
-/// Prints or writes the pages of `zprobe`.
+/// Prints one manual page, or writes those of `zprobe` and all its commands into a directory.
 pub fn main(args: &Args, zprobe: Command) -> Result<Exit> {
-    // Without this there would be an empty page for every `zprobe help COMMAND`.
+    // Otherwise clap_mangen would make an empty page for every `zprobe help COMMAND`.
     let mut zprobe = zprobe.disable_help_subcommand(true);
     zprobe.build();
     if let Some(dir) = &args.out_dir {

@@ -1,8 +1,8 @@
-//! `zprobe run --minimise`: the smallest configuration that still shows a finding.
+//! `zprobe run --minimise`: searches for the smallest configuration that still shows a finding.
 
 use zprobe_diagnose::rules;
 
-/// Flags of the search.
+/// The flags of `zprobe run` for minimisation.
 #[derive(clap::Args)]
 pub struct Flags {
     /// Look for the smallest configuration that still shows this finding [default: the first one]
@@ -17,7 +17,7 @@ pub struct Flags {
     )]
     pub minimise: Option<String>,
 
-    /// Most runs that --minimise may make
+    /// Maximum number of runs that --minimise makes
     #[arg(
         long,
         alias = "minimize-runs",
@@ -28,10 +28,12 @@ pub struct Flags {
     pub minimise_runs: usize,
 }
 
-/// The code of a rule, or nothing.
+/// Accepts the code of a rule, or the empty string for the first finding.
 fn rule(code: &str) -> Result<String, String> {
     match rules::find(code) {
-        None if !code.is_empty() => Err("there is no such rule; see zprobe list rules".to_owned()),
+        None if !code.is_empty() => {
+            Err("there is no such rule; `zprobe list rules` lists them".to_owned())
+        }
         _ => Ok(code.to_owned()),
     }
 }

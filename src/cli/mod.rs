@@ -1,4 +1,4 @@
-//! The command line: arguments in, exit code out.
+//! The command line of zprobe: parses the arguments, runs the command and returns the exit code.
 
 mod bisect;
 mod check;
@@ -50,7 +50,7 @@ struct Cli {
     #[command(flatten)]
     verbosity: Verbosity,
 
-    /// Colours: auto is on a terminal alone, unless NO_COLOR or FORCE_COLOR is set
+    /// Colours in the output: auto means only on a terminal, unless NO_COLOR or FORCE_COLOR is set
     #[arg(long, value_name = "WHEN", global = true, default_value = "auto")]
     color: console::Colour,
 }
@@ -61,51 +61,50 @@ enum Command {
     Run(Box<run::Args>),
     /// Run your own training script, unmodified, and diagnose it
     Exec(exec::Args),
-    /// Run every probe of a suite over warm ranks, for a CI
+    /// Run every probe of a suite on warm ranks, for CI
     Check(Box<check::Args>),
-    /// Show the report on a recorded run again
+    /// Show the report of a recorded run again
     #[command(alias = "diagnose")]
     Show(show::Args),
-    /// Put two runs side by side: verdicts, weights, losses, norms
+    /// Compare two runs: verdicts, weights, losses, norms
     Compare(compare::Args),
-    /// Make a bug report of a recorded run, as a zip to attach
+    /// Write a bug report for a recorded run, as a zip to attach
     #[command(alias = "report")]
     Issue(issue::Args),
     /// Explain a rule, a known bug, a setting, an exit code
     Explain(explain::Args),
-    /// List what zprobe knows
+    /// List rules, known bugs, probes, faults, engines or shapes
     List(list::Args),
-    /// Try known bugs on the released versions that have them
+    /// Reproduce known bugs on the releases that have them
     Zoo(zoo::Args),
     /// Run one engine over a lattice of configurations
     Sweep(sweep::Args),
-    /// Make the runs that standard input names, one after the other
+    /// Make the runs that are read from standard input, one after the other
     #[command(name = zprobe_lab::worker::COMMAND, hide = true)]
     Worker(worker::Args),
     /// Find the first bad release, or the first good one
     Bisect(Box<bisect::Args>),
     /// Remove recorded runs that are too old, too many or too large
     Clean(clean::Args),
-    /// Say what this machine can run, and why not
+    /// Show which engines this machine can run, and why not the others
     Doctor(doctor::Args),
-    /// Take two steps over every GPU of a job before training starts
+    /// Take two steps on every GPU of a job before training starts
     Preflight(Box<preflight::Args>),
     /// Write zprobe.toml and a workflow for GitHub Actions
     Init(init::Args),
     /// Make a Python environment with pinned packages
     Provision(provision::Args),
-    /// Print what a shell needs to complete command lines
+    /// Print the script with which a shell completes command lines
     Completions(completions::Args),
     /// Print a manual page, or write all of them
     Man(man::Args),
 }
 
-/// Stack size, in bytes, of the thread that does all the work: as much as the main thread has by
-/// default. The stack of the main thread itself has the size that the shell gives it (`ulimit -s`),
-/// which may be too small even to say so.
+/// The stack size, in bytes, of the thread that does all the work: the usual default of a main thread. The shell
+/// sets the main thread's own stack (`ulimit -s`), which may be too small even for an error message.
 const STACK: usize = 8 << 20;
 
-/// Runs the command line.
+/// Runs zprobe's command line, and returns the exit code.
 pub fn main() -> ExitCode {
     match completions::answer(Cli::command) {
         Ok(false) => {}
@@ -120,7 +119,7 @@ pub fn main() -> ExitCode {
         Ok(Ok(code)) => code,
         Ok(Err(_)) if is_step() => bisect::step::ABORT.into(),
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        // No thread could be started: the stack of this one has to do.
+        // No thread could be started, so the main thread does the work on its own stack.
         Err(_) => run_command_line(),
     }
 }
@@ -138,11 +137,11 @@ fn run_command_line() -> ExitCode {
         console::error(&format!("{error:#}"));
         Exit::NothingRan
     });
-    // To `git bisect run` this code would mean a bad commit.
+    // `git bisect run` would take exit code 2 for a bad commit.
     if exit == Exit::NothingRan && is_step() { bisect::step::ABORT.into() } else { exit.into() }
 }
 
-/// True if this is a step of `git bisect run`.
+/// True if the command is `zprobe bisect step`, which `git bisect run` starts.
 fn is_step() -> bool {
     let mut words =
         std::env::args_os().skip(1).filter(|word| !word.to_string_lossy().starts_with('-'));
@@ -150,7 +149,7 @@ fn is_step() -> bool {
         && words.next().is_some_and(|word| word == "step")
 }
 
-/// The command of the command line, with a configuration file below it.
+/// Parses the command line; a configuration file supplies the values that no flag or variable gives.
 fn command() -> Result<Command> {
     let words = words::dashed(std::env::args_os());
     let whole = help::arranged(own_flags::alone(Cli::command(), &words), &words);

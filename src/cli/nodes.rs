@@ -1,4 +1,4 @@
-//! The part of a job that this process performs, from its launcher's variables and its flags.
+//! Determines this process's part in a job on several machines, from the launcher's variables and the flags.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,12 +12,11 @@ use zprobe_launch::job::{Endpoint, Job, Launcher, Meeting};
 use zprobe_model::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
 use zprobe_report::Exit;
 
-/// Flags about the processes of a run on several machines.
+/// The flags for runs on several machines.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Many machines")]
 pub struct Nodes {
-    /// Number of machines of the run, on each of which zprobe is started once; a launcher's variables say
-    /// it too
+    /// Number of machines of the run (start zprobe once on each); also read from a launcher's variables
     #[arg(long, value_name = "N", env = "ZPROBE_NNODES")]
     nnodes: Option<usize>,
 
@@ -25,28 +24,28 @@ pub struct Nodes {
     #[arg(long, value_name = "I", env = "ZPROBE_NODE_RANK")]
     node_rank: Option<usize>,
 
-    /// Host of rank 0 and a free port there, where the processes of the run meet
+    /// Host of rank 0 and a free port there, for the rendezvous of the run's processes
     #[arg(long, value_name = "HOST:PORT", env = "ZPROBE_RDZV_ENDPOINT", value_parser = Endpoint::named)]
     rdzv_endpoint: Option<Endpoint>,
 
-    /// Word by which the processes of the run know each other, the same everywhere; in a variable other
-    /// users do not see it
+    /// Shared secret of the run's processes, the same on all machines; set it in the variable to hide it from
+    /// other users
     #[arg(long, value_name = "WORD", env = "ZPROBE_RDZV_TOKEN", hide_env_values = true)]
     rdzv_token: Option<String>,
 
-    /// Seconds for which the processes of the run wait for each other before it begins
+    /// Seconds for which the processes wait for each other before the run begins
     #[arg(long, value_name = "SECS", default_value_t = 300, env = "ZPROBE_RDZV_TIMEOUT")]
     rdzv_timeout: u64,
 }
 
 impl Nodes {
-    /// The job of this process; none if it is the only one.
+    /// The job that this process belongs to; `None` if the process runs by itself.
     pub fn job(&self) -> Result<Option<Job>> {
         self.job_beside(Job::of_this_process()?)
     }
 
-    /// The job of a process that starts the command of a launcher: as the environment or flags tell it, or else the
-    /// words of the command. None if the process is the only one.
+    /// The job of a process that starts a launcher's command: from the environment or the flags, or else from the words
+    /// of the command. `None` if the process runs by itself.
     pub fn job_of_command(&self, command: &[OsString]) -> Result<Option<Job>> {
         let told = match Job::of_this_process()?.filter(|job| job.size > 1) {
             Some(job) if job.launcher == Launcher::Torchrun => bail!(
@@ -59,7 +58,8 @@ impl Nodes {
         self.job_beside(told)
     }
 
-    /// The job that was told of, which flags may not contradict, or else the one that flags tell of.
+    /// The job `told` by the environment or the command, which flags must not contradict; without it, the job that the
+    /// flags describe.
     fn job_beside(&self, told: Option<Job>) -> Result<Option<Job>> {
         let flags = [("--nnodes", self.nnodes), ("--node-rank", self.node_rank)];
         let given: Vec<(&'static str, usize)> =
@@ -105,12 +105,12 @@ impl Nodes {
         Ok((size > 1).then_some(job))
     }
 
-    /// The address and the token of the job's meeting.
+    /// The address and the token for the rendezvous of the job's processes.
     pub fn meeting(&self, job: &Job) -> Result<Meeting> {
         self.meeting_at(job, |told| told)
     }
 
-    /// The address and the token of the meeting of a job whose own processes meet at the address that is told.
+    /// The address and the token for a rendezvous of zprobe next to the job's own, which uses the launcher's address.
     pub fn meeting_beside(&self, job: &Job) -> Result<Meeting> {
         self.meeting_at(job, Endpoint::beside)
     }
@@ -123,13 +123,13 @@ impl Nodes {
         Ok(job.meeting(endpoint, self.rdzv_token.clone()))
     }
 
-    /// Time for which the processes of the job wait for each other.
+    /// The time for which the processes of the job wait for each other.
     pub fn patience(&self) -> Duration {
         Duration::from_secs(self.rdzv_timeout)
     }
 }
 
-/// Fills in the number of ranks of a job, and the GPUs of all its machines, and returns the part of this
+/// Fills in the number of ranks of the job and the GPUs of all its machines, and returns the part of this
 /// process.
 pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<Part> {
     if !job.is_rank() {
@@ -162,15 +162,15 @@ pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<Part> {
     Ok(Part::new(job.index, job.size, 1, job.on_machine.unwrap_or((0, 1))))
 }
 
-/// Takes other machines to have the same GPUs as this one.
+/// Assumes that the other machines have the same GPUs as this one.
 fn multiply(gpus: &mut Option<Gpus>, machines: usize) {
     if let Some(names) = gpus.as_mut().and_then(|gpus| gpus.names.as_mut().ok()) {
         *names = std::iter::repeat_n(names.iter().cloned(), machines).flatten().collect();
     }
 }
 
-/// Plays the role of this process among those of its job. All exit with the code of the one that leads; where that is
-/// lost, `alone` reports what is recorded in a directory.
+/// Runs this process as the leader or a follower of its job. All processes exit with the leader's code; if the leader
+/// is lost, `alone` reports on the records in this process's directory.
 pub fn play(
     role: Role,
     lead: impl FnOnce(&mut Team) -> Result<Exit>,
@@ -190,7 +190,7 @@ pub fn play(
             Followed::Over(code) => Ok(Exit::of_code(code)),
             Followed::Alone(dir) => {
                 say(format_args!(
-                    "the process of rank 0 is lost; what is known here is recorded in {}",
+                    "the process of rank 0 is lost; the records of this machine's ranks are in {}",
                     dir.display()
                 ));
                 alone(&dir)
@@ -199,7 +199,7 @@ pub fn play(
     }
 }
 
-/// Refuses to run under a launcher, of which every process would do all of `command` by itself.
+/// Refuses to run under a launcher, because each of its processes would do all of `command` by itself.
 pub fn refuse_launcher(command: &str) -> Result<()> {
     if let Some(job) = Job::of_this_process()? {
         bail!(

@@ -1,4 +1,4 @@
-//! Reports handed out: on standard output, as files, and as the summary of a CI's job.
+//! Writes reports: to standard output, to files, and to the job summary of GitHub Actions.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -17,10 +17,10 @@ use zprobe_report::{Exit, Form, Report};
 
 use super::config;
 
-/// The variable that names the file of GitHub Actions for the summary of a job.
+/// The environment variable with the path of the file for the job summary of GitHub Actions.
 const SUMMARY: &str = "GITHUB_STEP_SUMMARY";
 
-/// Flags that say how to hand out the report on a run.
+/// The flags for the form and the files of a run's report.
 #[derive(clap::Args)]
 pub struct Output {
     /// Form of the report on standard output [default: brief; with --verbose full]
@@ -38,34 +38,33 @@ pub struct Output {
     #[command(flatten)]
     exports: Exports,
 
-    /// Exit with 0 whatever the verdict; errors that kept anything from running still exit with 2
+    /// Exit with 0 whatever the verdict; if nothing could run, the exit code is still 2
     #[arg(long, env = "ZPROBE_EXIT_ZERO", value_parser = BoolishValueParser::new())]
     exit_zero: bool,
 }
 
-/// Hints beside a report at what else can be run.
+/// The hints in a report at further commands.
 #[derive(Default)]
 pub struct Hints {
-    /// A hint at an engine of the user's.
+    /// The sentence with the command that runs the user's own engine; only after a run of zprobe's engine.
     pub own_engine: Option<String>,
-    /// The command that makes the run again here; otherwise the one that the report has.
+    /// The command that repeats the run on this machine; if `None`, the report's own command is shown.
     pub again: Option<String>,
 }
 
 impl Output {
-    /// Form of the report on standard output.
+    /// The form of the report on standard output: full with `--verbose`, else brief, unless a flag names a form.
     fn form(&self) -> Form {
         let usual = if Verbosity::get().verbose { Form::Full } else { Form::Brief };
         self.output_format.unwrap_or(usual)
     }
 
-    /// True if the report is a screen for reading, which has room for hints.
+    /// True if the report is in the brief form, which shows hints.
     pub fn has_hints(&self) -> bool {
         self.form() == Form::Brief
     }
 
-    /// Prints the report on the run that is recorded in a directory, exports it, and turns its verdict into an
-    /// exit code.
+    /// Prints the report of the run in `run_dir`, writes the exports, and returns the exit code for the verdict.
     pub fn hand_out(
         &self,
         report: &Report,
@@ -75,7 +74,7 @@ impl Output {
     ) -> Result<Exit> {
         let again = hints.again.as_deref();
         let suite = || {
-            // A word that is no Unicode is shown as well as it can be.
+            // Invalid Unicode in a word is shown as replacement characters.
             let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
             let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
             let typed = || shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
@@ -105,12 +104,12 @@ impl Output {
     }
 }
 
-/// The documentation of a rule.
+/// The documentation page of a rule, by the code of the rule.
 pub fn page(code: &str) -> Option<&'static str> {
     rules::find(code).map(|rule| rule.doc)
 }
 
-/// Files to write beside the report on standard output.
+/// The flags for JUnit and SARIF files, written in addition to the report on standard output.
 #[derive(Debug, clap::Args)]
 pub struct Exports {
     /// Also write JUnit XML to this file
@@ -123,12 +122,12 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// True if there is a file to write.
+    /// True if a JUnit or SARIF file is asked for.
     fn any(&self) -> bool {
         self.export_junit.is_some() || self.export_sarif.is_some()
     }
 
-    /// Writes the files.
+    /// Writes the JUnit and SARIF files that are asked for.
     pub fn write(&self, suite: &Suite) -> Result<()> {
         for (path, form) in [(&self.export_junit, Form::Junit), (&self.export_sarif, Form::Sarif)] {
             if let Some(path) = path {
@@ -139,7 +138,7 @@ impl Exports {
     }
 }
 
-/// Writes a file, into a directory that is made if it is not there.
+/// Writes a file, and creates its directory if that is missing.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     dir.map_or(Ok(()), fs::create_dir_all)
@@ -147,13 +146,13 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints a suite.
+/// Prints the report of a suite on standard output.
 pub fn print_suite(suite: &Suite, form: Form) -> Result<()> {
     print(&render_suite_within(suite, form, columns())?, form, || Ok(suite.clone()))
 }
 
-/// Prints a document in this form. Annotations of GitHub Actions go with a summary of the job, where it wants
-/// one.
+/// Prints a rendered document. With GitHub annotations, a Markdown summary is appended to the job summary file
+/// if `GITHUB_STEP_SUMMARY` is set.
 fn print(text: &str, form: Form, suite: impl FnOnce() -> Result<Suite>) -> Result<()> {
     if form != Form::Github {
         return console::print(text);

@@ -1,4 +1,4 @@
-//! The flags of the engine that a command line chooses, in help, in completions and in complaints.
+//! Restricts help, completions and error hints to the flags of the engine that a command line chooses.
 
 use std::ffi::OsString;
 
@@ -8,10 +8,10 @@ use zprobe_model::document::nearest;
 use zprobe_model::spec::Engine;
 use zprobe_model::spec::settings::{ALL, Description};
 
-/// The command whose flags depend on the engine.
+/// The name of the command whose flags depend on the engine.
 const RUN: &str = "run";
 
-/// The engine that the words of a command line choose for `zprobe run`, or else the variable does.
+/// The engine of a `zprobe run` command line: from `--engine`, or else from the variable `ZPROBE_ENGINE`.
 fn engine(words: &[OsString]) -> Option<Engine> {
     let words: Vec<&str> = words.iter().skip(1).map_while(|word| word.to_str()).collect();
     let mut behind = words.iter().skip_while(|word| **word != RUN);
@@ -26,13 +26,14 @@ fn engine(words: &[OsString]) -> Option<Engine> {
     Engine::from_str(&chosen, false).ok()
 }
 
-/// Settings that an engine does not have.
+/// The settings that an engine does not have.
 fn foreign(engine: Engine) -> impl Iterator<Item = Description> {
     let all = ALL.iter().map(|setting| setting.describe());
     all.filter(move |setting| !setting.engines.contains(&engine))
 }
 
-/// The command, in which `zprobe run` hides the flags that the engine of these words does not have, and says so.
+/// The command, with the flags hidden that the engine of this command line does not have. The help of `zprobe run`
+/// mentions this.
 pub fn alone(command: Command, words: &[OsString]) -> Command {
     let Some(engine) = engine(words) else { return command };
     command.mut_subcommand(RUN, |run| {
@@ -42,12 +43,12 @@ pub fn alone(command: Command, words: &[OsString]) -> Command {
             if is_foreign { arg.hide(true) } else { arg }
         });
         run.after_help(format!(
-            "These are the flags that {engine} has; without --engine there are those of all engines."
+            "These are the flags that {engine} has; without --engine, the help lists the flags of all engines."
         ))
     })
 }
 
-/// A complaint about a command line with the words that may have been meant, of those that are there for its engine.
+/// Adds to a clap error the command, value or flag that the user probably meant; flags only if the engine has them.
 pub fn hinted(mut error: Error, command: &Command, words: &[OsString]) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -78,7 +79,7 @@ pub fn hinted(mut error: Error, command: &Command, words: &[OsString]) -> Error 
     error
 }
 
-/// Adds the known word that is most like the invalid one, where clap has found none.
+/// Suggests the known word closest to the invalid one if clap suggests none.
 fn suggest(error: &mut Error, invalid: ContextKind, suggested: ContextKind, known: &[&str]) {
     let Some(ContextValue::String(word)) = error.get(invalid) else { return };
     let meant = nearest(word, known.iter().copied()).map(str::to_owned);
@@ -92,8 +93,8 @@ fn suggest(error: &mut Error, invalid: ContextKind, suggested: ContextKind, know
     }
 }
 
-/// Replaces a flag that was suggested and that the engine does not have: by one that it has, or by the engines that
-/// have it.
+/// Removes clap's suggestion of a flag that the engine does not have. Suggests the closest flag that the engine
+/// has, and names the engines that have the other flag.
 fn of_engine(error: &mut Error, command: &Command, engine: Engine) {
     let text = |error: &Error, kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -101,7 +102,7 @@ fn of_engine(error: &mut Error, command: &Command, engine: Engine) {
     };
     let suggested = text(error, ContextKind::SuggestedArg).unwrap_or_default();
     let Some(setting) = foreign(engine).find(|setting| setting.flag == suggested) else { return };
-    // Usage that names the flag.
+    // clap's usage line names the removed flag, too.
     error.remove(ContextKind::Usage);
     error.remove(ContextKind::SuggestedArg);
     let invalid = text(error, ContextKind::InvalidArg).unwrap_or_default();

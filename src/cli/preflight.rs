@@ -1,4 +1,4 @@
-//! `zprobe preflight`: two steps over every GPU of a job, a line for each machine, and an exit code.
+//! `zprobe preflight`: takes two steps on every GPU of a job, and prints one line for each machine.
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,10 @@ use super::nodes::Nodes;
 use super::output::write;
 use super::{config, run};
 
-/// Microbatches of the step: enough for an accumulator to hold something between them.
+/// The microbatches of each step: two, so that gradients are accumulated.
 const MICROBATCHES: usize = 2;
 
-/// Arguments of `zprobe preflight`.
+/// The arguments of `zprobe preflight`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct Args {
     nodes: Nodes,
 }
 
-/// Takes the step, and says which machines took it as planned.
+/// Makes the run, and prints one line for each machine and the verdict.
 pub fn main(args: Args) -> Result<Exit> {
     let Args { placing, python, out, export_json, nodes, config: _ } = args;
     let run = run::Args::of(settings(placing.0), nodes, python, out)?;
@@ -56,8 +56,8 @@ pub fn main(args: Args) -> Result<Exit> {
     })
 }
 
-/// The settings of the step. A machine that has a driver is there for its GPUs: nothing that is missing is
-/// made up for by the CPU, nor by ranks that share a GPU.
+/// The settings of the run. On a machine with a GPU driver the run must use the GPUs and NCCL: it neither falls back
+/// to the CPU nor lets ranks share a GPU.
 fn settings(placing: SpecRequest) -> SpecRequest {
     let has_driver = native::driver_is_there();
     let device = placing.device.or(has_driver.then_some(DeviceChoice::Cuda));

@@ -1,4 +1,4 @@
-//! `zprobe provision`: a Python environment with pinned packages, as the zoo makes them.
+//! `zprobe provision`: creates a Python environment with pinned packages, as `zprobe zoo` does.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use zprobe_lab::environment::{Cache, Installer};
 use zprobe_report::Exit;
 use zprobe_zoo::Packages;
 
-/// Arguments of `zprobe provision`.
+/// The arguments of `zprobe provision`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Packages with their versions, for example `torch==2.11.0 deepspeed==0.19.8`
@@ -21,7 +21,8 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// The interpreter of an environment with these packages, with progress on standard error.
+/// The interpreter of an environment with these packages. A missing environment is created, with progress on standard
+/// error.
 pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
     let packages = self::packages(packages)?;
     let line = Line::steps();
@@ -29,12 +30,12 @@ pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
     Ok(Cache::locate()?.provide(&packages, &Installer::find(), &mut step)?)
 }
 
-/// Packages with their versions.
+/// Parses packages of the form `name==version`.
 pub fn packages<'a>(words: impl IntoIterator<Item = &'a String>) -> Result<Packages> {
     words.into_iter().map(|text| pinned(text)).collect()
 }
 
-/// Reads `name==version`.
+/// Parses one `name==version`.
 fn pinned(text: &str) -> Result<(String, pep440_rs::Version)> {
     let (name, version) = text
         .split_once("==")

@@ -1,4 +1,4 @@
-//! `zprobe run`: spec → launch → trace → diagnose → report.
+//! `zprobe run`: resolves the flags to a specification, launches the ranks, and reports on their trace.
 
 #[cfg(test)]
 mod tests;
@@ -34,18 +34,18 @@ use super::minimise;
 use super::nodes::{Nodes, play, take_part};
 use super::output::{Hints, Output};
 
-/// Arguments of `zprobe run`.
+/// The arguments of `zprobe run`.
 #[derive(clap::Args)]
 #[command(next_line_help = false)]
 pub struct Args {
     #[command(flatten)]
     request: SpecRequest,
 
-    /// A DeepSpeed configuration; flags win over it, and its defaults are DeepSpeed's
+    /// DeepSpeed configuration file; flags win over it, and missing keys have DeepSpeed's defaults
     #[arg(long, value_name = "FILE", env = "ZPROBE_DEEPSPEED_CONFIG", help_heading = "Engine")]
     deepspeed_config: Option<PathBuf>,
 
-    /// Make the run so many times, and compare the repeats bit for bit [default: 1]
+    /// Make the run N times, and compare the repeats bit for bit [default: 1]
     #[arg(long, value_name = "N", env = "ZPROBE_REPEAT", help_heading = "Run")]
     repeat: Option<usize>,
 
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
     out: Option<PathBuf>,
 
-    /// Runs that are kept in .zprobe/runs, where the oldest are removed after a new one; 0 keeps all
+    /// Number of runs to keep in .zprobe/runs: after a new run the oldest are removed; 0 keeps all
     #[arg(
         long,
         value_name = "N",
@@ -72,8 +72,7 @@ pub struct Args {
     #[command(flatten, next_help_heading = "Run")]
     python: Python,
 
-    /// Start this program once per rank instead of the engine's own; it must speak the protocol of
-    /// docs/protocol.md
+    /// Program to start once per rank instead of the engine's own; it must implement docs/protocol.md
     #[arg(
         long,
         value_name = "PROGRAM",
@@ -103,11 +102,10 @@ pub fn main(args: &Args) -> Result<Exit> {
     })
 }
 
-/// Handing out of the report on a run with its trace and its directory.
+/// A function that prints a report, given its trace and run directory, and returns the exit code.
 type HandOut<'a> = &'a dyn Fn(&Report, &Trace, &Path) -> Result<Exit>;
 
-/// Removes old runs, and says so. One that cannot be removed does not keep a report from being handed
-/// out.
+/// Removes old runs, and prints how many. If this fails, a warning is printed, and the report still follows.
 fn make_room(keep: usize) {
     match store::retain(Path::new(""), keep) {
         Ok(removed) if removed.is_empty() => {}
@@ -117,41 +115,41 @@ fn make_room(keep: usize) {
             store::RUNS,
             ByteSize(removed.iter().map(|run| run.bytes).sum()).display().si(),
         )),
-        Err(error) => say(format_args!("warning: old runs stay: {error:#}")),
+        Err(error) => say(format_args!("warning: old runs were not removed: {error:#}")),
     }
 }
 
-/// The run that these arguments alone ask for.
+/// The order that only these arguments specify, without environment variables and configuration files.
 pub fn order(arguments: &[String]) -> Result<Order> {
     let args = Args::parse(arguments)?;
-    ensure!(!args.minimises(), "--minimise is for `zprobe run`; nothing is minimised here");
-    // A suite is the same on every machine: it is on GPUs only where it says so.
+    ensure!(!args.minimises(), "--minimise works only with `zprobe run`; leave it out here");
+    // A suite is the same on every machine, so it runs on GPUs only if its settings say so.
     let found = if args.asks_for_gpus() { args.look_for_gpus()? } else { None };
     let spec = args.resolve(args.flags_alone(found.as_ref()))?;
     let ranks = args.ranks(&spec, found);
     Ok(Order { spec, ranks, repeats: args.repeats()? })
 }
 
-/// The run that these arguments ask for, with this interpreter for ranks that are Python.
+/// The order that only these arguments specify, with this interpreter for Python ranks.
 pub fn order_with(arguments: &[String], python: &Path) -> Result<Order> {
     let python = ["--python".to_owned(), python.display().to_string()];
     order(&[arguments, &python].concat())
 }
 
-/// The settings that these arguments alone ask for, on the CPU.
+/// The specification that only these arguments ask for, on the CPU.
 pub fn spec(arguments: &[String]) -> Result<RunSpec> {
     Args::parse(arguments)?.spec()
 }
 
 impl Args {
-    /// Parses arguments that stand for themselves: environment variables do not count.
+    /// Parses arguments of `zprobe run`, and ignores environment variables.
     pub fn parse<T: AsRef<OsStr>>(arguments: &[T]) -> Result<Self, clap::Error> {
         let command = Self::augment_args(clap::Command::new("zprobe run").no_binary_name(true));
         let command = command.mut_args(|arg| arg.env(Resettable::Reset));
         Self::from_arg_matches(&command.try_get_matches_from(arguments.iter().map(AsRef::as_ref))?)
     }
 
-    /// A run of these settings alone, whose ranks are placed by these flags and variables.
+    /// The arguments for a run of these settings, machines, interpreter and directory; all others have their defaults.
     pub fn of(
         request: SpecRequest,
         nodes: Nodes,
@@ -161,8 +159,8 @@ impl Args {
         Ok(Self { request, nodes, python, out, ..Self::parse::<&str>(&[])? })
     }
 
-    /// Makes the run that is asked for, or the part of it that is this process's, and hands out the report where
-    /// that is this process's part.
+    /// Makes the run, or this process's part of a run on several machines. The report is printed only by the leading
+    /// process, or by one that lost its leader.
     pub fn make(&self, hand_out: HandOut<'_>) -> Result<Exit> {
         let job = self.nodes.job()?;
         let (order, part) = self.order_in(job.as_ref())?;
@@ -172,7 +170,7 @@ impl Args {
         };
         ensure!(
             !self.minimises(),
-            "--minimise makes run after run, and this process is {job}: start it once, without a launcher"
+            "--minimise makes many runs, but this process is {job}: start zprobe once, without a launcher"
         );
         let (meeting, patience) = (self.nodes.meeting(&job)?, self.nodes.patience());
         let settings = order.settings();
@@ -190,8 +188,7 @@ impl Args {
         )
     }
 
-    /// Makes the run that is asked for, together with the agents that this process leads, if there are any,
-    /// and hands out the report.
+    /// Makes the run, together with the other machines' agents in `team`, and prints the report.
     fn lead(
         &self,
         order: Order,
@@ -202,13 +199,13 @@ impl Args {
         let run_dir = self.run_dir(run_id);
         let (mut report, mut trace) = record(&order, run_id, &run_dir, team)?;
         if self.minimises() {
-            // The findings are known even if the search fails.
+            // If minimisation fails, the report of the run is still printed.
             if let Err(error) = self.minimise(order, &report, &run_dir) {
                 say(format_args!("warning: the minimisation failed: {error:#}"));
             }
             (report, trace) = recorded::report(&run_dir)?;
         }
-        // First, so that it is known even if the report cannot be handed out.
+        // The directory is printed first, so that the user knows it even if the report fails.
         say_recorded(&run_dir);
         if self.out.is_none() {
             make_room(self.keep_runs);
@@ -216,18 +213,18 @@ impl Args {
         hand_out(&report, &trace, &run_dir)
     }
 
-    /// Directory of the run with this id.
+    /// The directory of the run: `--out`, or one below `.zprobe/runs` that is named by the id.
     fn run_dir(&self, run_id: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(run_id))
     }
 
-    /// The run that is asked for on this machine.
+    /// The order that these arguments specify for this machine.
     pub fn order(&self) -> Result<Order> {
         Ok(self.order_in(None)?.0)
     }
 
-    /// The run that is asked for, and the part of this process if it belongs to a job of several. Repeats
-    /// are over warm ranks where this process starts them all.
+    /// The order that these arguments specify, and this process's part if it belongs to a job. Repeats use warm ranks
+    /// if this process starts all ranks.
     fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<Part>)> {
         let found = self.look_for_gpus()?;
         let mut request = self.flags_alone(found.as_ref());
@@ -236,7 +233,7 @@ impl Args {
         let by_default = self.request.world_size.is_none() && !self.request.rank_per_gpu;
         if let (Device::Cuda, 1, true) = (spec.device, spec.world_size, by_default) {
             say(
-                "note: a single rank shows no fault between ranks; --nproc-per-node 2 shares the GPU",
+                "note: a single rank cannot show faults between ranks; --nproc-per-node 2 runs two ranks on the GPU",
             );
         }
         if self.rank_program.is_none() {
@@ -248,7 +245,7 @@ impl Args {
         Ok((if is_warm { order.warm() } else { order }, part))
     }
 
-    /// The program of `--rank-program`, or else the engine's own ranks.
+    /// The source of the ranks: the program of `--rank-program`, or else the engine's own ranks.
     fn ranks(&self, spec: &RunSpec, found: Option<Found>) -> Ranks {
         match (&self.rank_program, found) {
             (Some(program), _) => Ranks::Program(RankProgram {
@@ -262,19 +259,19 @@ impl Args {
         }
     }
 
-    /// Number of times that the run is made.
+    /// The number of times that the run is made, at least 1.
     fn repeats(&self) -> Result<usize> {
         let repeats = self.repeat.unwrap_or(1);
         ensure!(repeats > 0, "--repeat 0: must be at least 1");
         Ok(repeats)
     }
 
-    /// True if the smallest configuration is to be looked for.
+    /// True if `--minimise` is given.
     pub fn minimises(&self) -> bool {
         self.minimise.minimise.is_some()
     }
 
-    /// Looks for the smallest configuration, and leaves what it has found in the run directory.
+    /// Searches for the smallest configuration with the finding, and writes the result to the run directory.
     fn minimise(&self, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
         let found = self.look_for_gpus()?;
         let question = Question {
@@ -287,8 +284,8 @@ impl Args {
         search(question, order, report, run_dir)
     }
 
-    /// Command that makes a run of these settings again in the same surroundings, with the user's own DeepSpeed
-    /// file. None where it would need another one, or arguments of a rank program, which may hold a secret.
+    /// The command that repeats a run of these settings with the same flags and the user's own DeepSpeed file. `None`
+    /// if the command needs another DeepSpeed file, or arguments of a rank program, which may contain a secret.
     fn again(&self, spec: &RunSpec) -> Option<String> {
         if !self.rank_args.is_empty() {
             return None;
@@ -305,8 +302,8 @@ impl Args {
         self.command(arguments, false).ok()
     }
 
-    /// Command line that a user would type for a run with these arguments in place of her own, in
-    /// the same surroundings; `with_file` is true if they stand beside the DeepSpeed file.
+    /// The command line for a run with these settings, and with the user's own Python, repeats and rank program.
+    /// `with_file` adds the user's DeepSpeed file.
     fn command(&self, arguments: Vec<String>, with_file: bool) -> Result<String> {
         let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
         words.extend(arguments);
@@ -326,8 +323,8 @@ impl Args {
         shlex::try_join(words.iter().map(String::as_str)).context("an argument holds a zero byte")
     }
 
-    /// A hint at an engine of the user's, where none was named and zprobe's own is run for her to see. No interpreter is
-    /// asked what it has: that would take as long as the run itself.
+    /// A hint at the flag for the user's own engine, after a run without `--engine`. The hint does not depend on the
+    /// installed engines, because a query of the interpreter takes as long as the run itself.
     fn hint_at_own_engine(&self) -> Option<String> {
         let is_own = self.request.engine.is_none() && self.rank_program.is_none();
         if !is_own || self.request.inject.is_some() || !self.output.has_hints() {
@@ -338,25 +335,24 @@ impl Args {
         let given = shlex::try_join(run.iter().map(String::as_str)).ok()?;
         let command = format!("zprobe run --engine deepspeed {given}");
         Some(format!(
-            "this was zprobe's own engine, not yours; for yours: {} (or --engine ddp, --engine fsdp2; --python names its \
-             environment)",
+            "this run used zprobe's own engine, not yours; for yours: {} (or --engine ddp, --engine fsdp2; \
+             --python names its environment)",
             command.trim_end(),
         ))
     }
 
-    /// True if the user has said where to record the run.
+    /// True if `--out` is given.
     pub fn has_out(&self) -> bool {
         self.out.is_some()
     }
 
-    /// True if the run is to be on GPUs, and on nothing else.
+    /// True if the flags demand GPUs.
     fn asks_for_gpus(&self) -> bool {
         let SpecRequest { device, backend, rank_per_gpu, .. } = self.request;
         device == Some(DeviceChoice::Cuda) || backend == Some(BackendChoice::Nccl) || rank_per_gpu
     }
 
-    /// GPUs as far as they are there for this run; none where the run is on the CPU in any case, so
-    /// that nobody looks.
+    /// The GPUs that are available to this run; `None`, without a search, if the run is on the CPU in any case.
     fn look_for_gpus(&self) -> Result<Option<Found>> {
         let engine = self.request.engine.unwrap_or_default();
         let on_cpu = self.request.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
@@ -374,12 +370,12 @@ impl Args {
         }
     }
 
-    /// Specification of the run on the CPU.
+    /// The specification of the run on the CPU.
     pub fn spec(&self) -> Result<RunSpec> {
         self.resolve(self.flags_alone(None))
     }
 
-    /// Specification of the run that a request of these flags asks for.
+    /// Resolves a request to a specification: fills it up from the DeepSpeed file, and prints the file's notes.
     fn resolve(&self, mut request: SpecRequest) -> Result<RunSpec> {
         for note in self.fill_from_file(&mut request)? {
             say(format_args!("note: {note}"));
@@ -387,7 +383,7 @@ impl Args {
         Ok(request.resolve()?)
     }
 
-    /// Fills what `request` leaves open from the DeepSpeed file, if there is one.
+    /// Fills the unset fields of `request` from the DeepSpeed file, if one is given.
     fn fill_from_file(&self, request: &mut SpecRequest) -> Result<Vec<Note>> {
         match &self.deepspeed_config {
             Some(path) => Ok(DeepSpeedConfig::read(path)?.apply(request)?),
@@ -395,7 +391,7 @@ impl Args {
         }
     }
 
-    /// Request of the flags alone, without the DeepSpeed file.
+    /// The request of only the flags, without the DeepSpeed file.
     fn flags_alone(&self, found: Option<&Found>) -> SpecRequest {
         SpecRequest { gpus: found.map(|it| it.gpus().clone()), ..self.request.clone() }
     }

@@ -1,4 +1,4 @@
-//! `zprobe show`: the same report again from a recorded run.
+//! `zprobe show`: prints the report of a recorded run again.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use zprobe_report::Exit;
 
 use super::output::{Hints, Output};
 
-/// Arguments of `zprobe show`.
+/// The arguments of `zprobe show`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]

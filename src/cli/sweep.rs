@@ -1,4 +1,4 @@
-//! `zprobe sweep`: one engine of one Python over a lattice of configurations.
+//! `zprobe sweep`: runs one engine of one Python over a lattice of configurations.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::interpreter::{Chosen, Python};
 use super::nodes::refuse_launcher;
 use super::{provision, run};
 
-/// Optimizer steps of each run, and of a run that says nothing else.
+/// The optimizer steps of each run of a sweep, and the default of `zprobe run`.
 const DEFAULT_STEPS: usize = 2;
 
-/// Arguments of `zprobe sweep`.
+/// The arguments of `zprobe sweep`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Engine under test
@@ -30,11 +30,11 @@ pub struct Args {
     #[command(flatten)]
     python: Python,
 
-    /// Instead of --python: an environment with these packages, which is made if it is not there
+    /// Instead of --python: an environment with these packages, which is created if it does not exist
     #[arg(long, value_name = "NAME==VERSION")]
     package: Vec<String>,
 
-    /// Only configurations whose words or arguments contain this; several narrow it down
+    /// Only configurations whose description or arguments contain this; several filters must all match
     #[arg(long, value_name = "SUBSTRING")]
     filter: Vec<String>,
 
@@ -42,19 +42,19 @@ pub struct Args {
     #[arg(long, value_name = "0|1|2|3")]
     stage: Vec<u8>,
 
-    /// Only these parts of the design
+    /// Only these parts of the covering design
     #[arg(long, value_name = "PART")]
     part: Vec<Part>,
 
-    /// The whole product of a smaller grid, instead of the covering design
+    /// Instead of the covering design: all combinations of a smaller grid
     #[arg(long, conflicts_with = "part")]
     full: bool,
 
-    /// Instead of the covering design: this many configurations, drawn by chance from all axes
+    /// Instead of the covering design: this many configurations, drawn at random from all axes
     #[arg(long, value_name = "N", conflicts_with_all = ["part", "full", "limit"])]
     random: Option<usize>,
 
-    /// Seed of the draw
+    /// Seed of the random draw
     #[arg(long, value_name = "N", default_value_t = 0, requires = "random")]
     seed: u64,
 
@@ -62,11 +62,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
 
-    /// Start no run after so many seconds
+    /// Start no more runs after this many seconds
     #[arg(long, value_name = "SECS")]
     time_limit: Option<u64>,
 
-    /// Go on where an earlier sweep stopped: what it has said in JSON is not run again
+    /// Continue an earlier sweep: configurations in its JSON output are not run again
     #[arg(long, value_name = "FILE", conflicts_with = "results")]
     resume: Option<PathBuf>,
 
@@ -81,23 +81,23 @@ pub struct Args {
     #[arg(long, value_name = "DEVICE", default_value = "cpu", env = "ZPROBE_DEVICE")]
     device: DeviceChoice,
 
-    /// Pools side by side
+    /// Number of pools that run in parallel
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 
-    /// Run what is not clean once more, and say so if that comes out differently
+    /// Repeat each run that is not clean, and report it if the outcome differs
     #[arg(long)]
     confirm: bool,
 
-    /// Only list what would be run, and what is left out
+    /// Only list the configurations that would be run, and those left out
     #[arg(long)]
     list: bool,
 
-    /// Run nothing; make the table of what earlier sweeps have said in JSON
+    /// Run nothing; make the table from the JSON output of earlier sweeps
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "list")]
     results: Vec<PathBuf>,
 
-    /// Keep the run directories of what is not clean in this directory
+    /// Keep the run directories of runs that are not clean in this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 
@@ -136,14 +136,14 @@ pub fn main(args: &Args) -> Result<Exit> {
     };
     console::plain(&text)?;
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
-    // Without a limit of time, only the user's interrupt leaves something untried.
+    // Without a time limit, configurations stay untried only if the user interrupts the sweep.
     let interrupted = args.time_limit.is_none() && sweeps.iter().any(|sweep| sweep.not_tried > 0);
     let endings = rows.map(|row| row.outcome.ending);
     Ok(sweep::exit(endings.chain(interrupted.then_some(Ending::Inconclusive))))
 }
 
 impl Args {
-    /// The configurations that are asked for.
+    /// The configurations that the flags ask for.
     fn choice(&self) -> Choice<'_> {
         let design = match self.random {
             Some(number) => Design::Drawn { number, seed: self.seed },
@@ -160,7 +160,7 @@ impl Args {
         }
     }
 
-    /// Arguments that a single run needs, beside its configuration, to be like those of the sweep.
+    /// The arguments that a single `zprobe run` needs, in addition to its configuration, to repeat a run of the sweep.
     fn surroundings(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut say = |name: &str, value: String| words.extend([name.to_owned(), value]);
@@ -177,14 +177,14 @@ impl Args {
         words
     }
 
-    /// Runs what is planned.
+    /// Runs the planned configurations, and returns their outcomes.
     fn sweep(&self, plan: Plan) -> Result<Sweep> {
         let python = match (self.package.as_slice(), self.python.named()) {
             ([], _) => self.python.choose(),
             (packages, None) => Chosen::provided(provision::interpreter(packages)?),
             (_, Some(_)) => {
                 bail!(
-                    "--package and --python both say which Python is meant; leave one of them out"
+                    "--package and --python both choose the Python interpreter; leave one of them out"
                 )
             }
         };

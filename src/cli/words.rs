@@ -1,15 +1,15 @@
-//! Words of a command line, as clap takes them.
+//! The words of a command line in the spelling that clap takes.
 
 use std::ffi::OsString;
 
-/// The words with dashes in the names of flags.
+/// The words of a command line, with dashes for underscores in the names of flags.
 pub fn dashed(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     words.into_iter().scan(true, with_dashes).collect()
 }
 
-/// Replaces underscores in the name of a flag by dashes, as torchrun does: `--nproc_per_node` is
-/// `--nproc-per-node`. Words after `--` are left alone, and so is a word that holds several flags,
-/// because it is the value of another flag.
+/// Replaces the underscores in the name of a flag by dashes, as torchrun does: `--nproc_per_node` becomes
+/// `--nproc-per-node`. Words after `--` stay as they are. So does a word with several flags, because such a
+/// word is the value of another flag.
 fn with_dashes(flags: &mut bool, arg: OsString) -> Option<OsString> {
     let text = arg.to_str().filter(|text| *flags && is_flag(text));
     let Some(text) = text else { return Some(arg) };

@@ -6,10 +6,10 @@ use anyhow::Result;
 use zprobe_lab::worker::serve;
 use zprobe_report::Exit;
 
-/// Arguments of `zprobe pool-worker`.
+/// The arguments of `zprobe pool-worker`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory for the files of its pools
+    /// Directory for the files of the worker's pools
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }

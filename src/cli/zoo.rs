@@ -1,5 +1,4 @@
-//! `zprobe zoo`: known bugs of real releases, each tried on the releases that have it and on those
-//! that do not.
+//! `zprobe zoo`: runs each known bug on the released versions that have it, and on some that do not.
 
 use std::path::PathBuf;
 
@@ -12,13 +11,13 @@ use zprobe_report::{Exit, Form};
 use super::nodes::refuse_launcher;
 use super::run;
 
-/// Arguments of `zprobe zoo`.
+/// The arguments of `zprobe zoo`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rows to try, by name or as a path of a TOML file of your own [default: all of zprobe's]
+    /// Known bugs to try, by name or as the path of your own TOML file [default: all of zprobe's]
     rows: Vec<String>,
 
-    /// Only list what would be tried
+    /// Only list the runs that would be made
     #[arg(long)]
     list: bool,
 
@@ -26,7 +25,7 @@ pub struct Args {
     #[arg(long, value_name = "VERSION")]
     release: Vec<String>,
 
-    /// Runs at the same time
+    /// Number of runs at the same time
     #[arg(long, value_name = "N", default_value_t = 1, env = "ZPROBE_JOBS")]
     jobs: usize,
 

@@ -273,7 +273,7 @@ fn stages_whose_gradients_pass_ddp_by_are_found() {
     );
     let first = &run.report.findings[0];
     assert_eq!((run.code, first.code.as_str()), (1, "ZP104"), "{first:?}");
-    assert!(first.message.contains("its own rank's 2 times over"), "{}", first.message);
+    assert!(first.message.contains("its own rank's gradients 2 times over"), "{}", first.message);
     let known: Vec<&str> = first.known.iter().map(|known| known.name.as_str()).collect();
     assert_eq!(known, ["pipeline-zero-bubble-ddp"]);
 }

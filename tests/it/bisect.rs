@@ -66,7 +66,7 @@ fn commits_that_cannot_be_searched_are_refused_before_anything_is_made() {
     let engine = ["--engine", "deepspeed", "--package", "deepspeed"];
     for (args, message) in [
         (&["--good", "master~3", "--bad", "0.18.9"][..], "--good master~3: not a version"),
-        (&["--good", "0.18.4", "--bad", "v0.18.9"], "need --git with the repository"),
+        (&["--good", "0.18.4", "--bad", "v0.18.9"], "needs --git with the repository"),
         (&["--good", "0.18.4", "--bad", "0.18.9", "--first-parent"], "--git <DIR|URL>"),
         (&["--good", "a", "--bad", "b", "--git", "nowhere"], "--git nowhere: no such directory"),
         (&["--good", "a", "--bad", "b", "--git", "."], "--git .: not a git repository"),

@@ -188,7 +188,7 @@ fn a_cause_is_told_once_with_every_case_that_it_made() {
         |format| anstream::adapter::strip_str(&render(&suite, format).unwrap()).to_string();
     let full = render(Form::Full);
     assert_eq!(full.matches("more: zprobe explain ZP101").count(), 2, "{full}");
-    let also = "and 2 other probes for the same cause: deepspeed/late, deepspeed/own";
+    let also = "and 2 other probes with the same cause: deepspeed/late, deepspeed/own";
     assert!(full.contains(also), "{full}");
     let markdown = render(Form::Markdown);
     assert_eq!(markdown.matches("<details>").count(), 3, "{markdown}");

@@ -166,7 +166,7 @@ fn settings_in_a_file_that_others_share_are_not_overruled_unseen() {
     let project = Project::new(DEEPSPEED);
     project.write("pyproject.toml", "[tool.zprobe.check]\nengine = ['ddp']\n");
     let refusal = project.refusal("init --python venv");
-    assert!(refusal.contains("pyproject.toml has settings of zprobe already"), "{refusal}");
+    assert!(refusal.contains("pyproject.toml already has settings of zprobe"), "{refusal}");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_gate_of_no_engine_and_one_that_github_would_not_read_are_refused() {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("the workflow belongs into the root of the repository"), "{said}");
+    assert!(said.contains("the workflow belongs in the root of the repository"), "{said}");
 
     let bare = r#"{"executable": "x", "version": "3.12.4",
         "torch": {"problem": "ModuleNotFoundError: No module named 'torch'"}}"#;

@@ -18,6 +18,7 @@ mod journey;
 mod known_bugs;
 mod links;
 mod mistakes;
+mod prose;
 mod rules;
 mod run_directory;
 mod schema;

@@ -140,8 +140,8 @@ fn rows_and_releases_that_do_not_exist_are_refused() {
     place.write("bad.toml", "name = 'bad'\ntitel = 'Bad'\n");
     for (args, message) in [
         (&["zoo", "boundry-leak"][..], "did you mean `boundary-leak`?"),
-        (&["zoo", "xyz"], "`zprobe list zoo` lists them"),
-        (&["zoo", "--release", "0.1.2"], "none of the chosen rows has it"),
+        (&["zoo", "xyz"], "`zprobe list zoo` lists all rows"),
+        (&["zoo", "--release", "0.1.2"], "no chosen row has this release"),
         (&["zoo", "--jobs", "0"], "must be at least 1"),
         (&["zoo", "absent.toml"], "cannot read absent.toml"),
         (&["zoo", "bad.toml"], "bad.toml:2:1: no such key `titel`; did you mean `title`?"),

@@ -179,7 +179,7 @@ fn ranks_of_a_zprobe_that_is_killed_are_lost_and_an_observed_training_goes_on() 
         assert_eq!(ended[0].0, Some(3), "{ended:?}");
         let report = training.report(0).unwrap();
         let findings = report["findings"].to_string();
-        assert!(findings.contains("lost with zprobe's own process on"), "{ended:?}");
+        assert!(findings.contains("lost: the zprobe process on"), "{ended:?}");
         assert_eq!(training.path(0, "saved").exists(), !flags.is_empty(), "{ended:?}");
     }
 }

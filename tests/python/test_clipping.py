@@ -1,4 +1,4 @@
-"""Clipping by value, which is taken out of what is recorded."""
+"""Tests that clipping by value is undone in recorded gradients, and that a clipping of only some parameters is seen."""
 
 import pathlib
 import sys
@@ -26,7 +26,7 @@ class ByValue(unittest.TestCase):
         begun = clipping.begin_by_value([tensor])
         torch.nn.utils.clip_grad_value_([tensor], 1.0)
         clipping.end_by_value(begun)
-        tensor.grad[1] = 0.25  # What changes an element that was not cut off shows.
+        tensor.grad[1] = 0.25  # A later change of an unclipped element stays visible.
         self.assertEqual(clipping.take_out(tensor, fragment.pick()).tolist(), [0.25, -7.0, 1.0, 3.0])
         clipping.forget([tensor])
         self.assertEqual(clipping.take_out(tensor, fragment.pick()).tolist(), [0.25, -1.0, 1.0, 1.0])
@@ -34,7 +34,8 @@ class ByValue(unittest.TestCase):
 
 class InPart(unittest.TestCase):
     def left_out(self, groups, clipped):
-        """Names of the parameters that a call with some of them has left out of what an optimizer steps with."""
+        """The names of the parameters that an optimizer steps with, and that a call with the parameters `clipped` has
+        not clipped."""
         emitted = []
         channel = types.SimpleNamespace(emit=lambda type, **fields: emitted.append(fields))
         tensors = [it for group in groups for it in group["params"]]
@@ -52,6 +53,6 @@ class InPart(unittest.TestCase):
         one, two = [dict(params=params)], [dict(params=params[:2]), dict(params=params[2:])]
         self.assertEqual(self.left_out(one, [0, 1]), [["2"]])
         self.assertEqual(self.left_out(two, [0, 2]), [["1"]])
-        # All that has a gradient, another group, and nothing of the optimizer.
+        # Clipped are all parameters with a gradient, a whole group of two, and no parameter at all.
         for groups, clipped in ((one, [0, 1, 2]), (two, [0, 1]), (one, [])):
             self.assertEqual(self.left_out(groups, clipped), [])

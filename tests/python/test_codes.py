@@ -1,4 +1,4 @@
-"""The codes of the Python ranks are those of `spec/code.rs`, whose values Rust hands over."""
+"""Tests that the Python ranks have the same codes as `spec/code.rs`, whose values a Rust test passes in a file."""
 
 import json
 import os

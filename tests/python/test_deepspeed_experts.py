@@ -1,4 +1,4 @@
-"""Each rank's expert of the coded model gets the data of every rank, through DeepSpeed's all-to-all."""
+"""Tests that each rank's expert of the coded model gets the data of every rank, through DeepSpeed's all-to-all."""
 
 import importlib.util
 import multiprocessing
@@ -15,7 +15,7 @@ DATA = [torch.tensor([1.0, 2.0, -3.0, 4.0]), torch.tensor([5.0, 0.0, 7.0, -2.0])
 
 
 def expert(rank, store, results):
-    """Puts into `results` the answer and the gradient of this rank's expert."""
+    """Runs one rank, and puts the rank's answer and the gradient of its expert into `results`."""
     from zprobe_rank.engines.deepspeed.script import avoid_compiling, deepspeed
     from zprobe_rank.engines.deepspeed.experts import place_experts
 
@@ -30,7 +30,7 @@ def expert(rank, store, results):
     place_experts(model, "expert.weight", RANKS)
     model.expert.set_deepspeed_parallelism()
     answer = model.expert(DATA[rank].reshape(2, 2))
-    # A factor of each rank's own: gradients must come back to where the data came from.
+    # Each rank has another factor, which shows whether the gradients return to the ranks that sent the data.
     (answer * (1 + rank)).sum().backward()
     results.put((rank, answer.tolist(), model.expert.weight.grad.reshape(-1).tolist()))
     dist.destroy_process_group()
@@ -51,7 +51,7 @@ class ExpertsTest(unittest.TestCase):
                 process.join()
         gradient = (DATA[0] + 2 * DATA[1]).tolist()
         for rank, answer, of_weight in found:
-            # One expert holds ones, the other twos.
+            # The weights of one expert are ones, and the weights of the other expert are twos.
             self.assertEqual(answer, [3 * DATA[rank].sum().item()])
             self.assertEqual(of_weight, gradient)
 

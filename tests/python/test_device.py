@@ -1,4 +1,4 @@
-"""Ranks on devices, as far as it can be tried without one: the choice of the device, and what is recorded of it."""
+"""Tests of ranks on GPUs that need no GPU: the choice of the device, and the order of recorded events."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from zprobe_rank import channel, device
 
 
 def accelerator(count):
-    """A stand-in for `torch.accelerator` that has so many devices, with the calls of its functions."""
+    """A mock of `torch.accelerator` that has `count` devices and records calls."""
     return mock.Mock(device_count=mock.Mock(return_value=count))
 
 

@@ -1,4 +1,4 @@
-"""Elements that stand for all of a tensor lie in every place of a code."""
+"""Tests that the samples of a tensor lie at every place of a code."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""The places of an optimizer's tensors in the parameters, as engines lay them out."""
+"""Tests of the places of an optimizer's tensors in the parameters, in the layouts of engines."""
 
 import types
 import unittest
@@ -26,7 +26,8 @@ class Partitions(unittest.TestCase):
 
 
 def sharded(rows, ranks, rank, parts=1):
-    """A stand-in for a DTensor of two columns, cut over `ranks`, and before that in `parts` for tensor parallelism."""
+    """A stand-in for a DTensor of two columns that is cut into `parts` for tensor parallelism, and each part over
+    `ranks`."""
     sides, places = [ranks, parts], [rank, 0]
     return types.SimpleNamespace(
         shape=(rows * parts, 2),

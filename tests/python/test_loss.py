@@ -1,4 +1,4 @@
-"""What each element of a loss weighs in what goes backward, by what the script wrote."""
+"""Tests of the weights that the elements of a loss have in a backward, for several ways to write a loss."""
 
 import pathlib
 import sys
@@ -15,7 +15,8 @@ from zprobe_exec.loss import Loss, _handed_on  # noqa: E402
 
 
 def weighed(make, seed=None):
-    """The event of a loss that `make` computes from logits of three rows, of which the last has no target."""
+    """The fields of the event about a loss that `make` computes from three rows of logits; the last row has no
+    target."""
     logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
     arithmetic = Arithmetic()
     arithmetic.install()

@@ -1,4 +1,4 @@
-"""Blocks that run in forward and that no backward reaches, step by step."""
+"""Tests that blocks which run in a forward without being reached by a backward are found in each step."""
 
 import pathlib
 import sys
@@ -24,8 +24,8 @@ class Detached(torch.nn.Module):
 
 
 def unreached(is_detached, microbatches):
-    """The paths of the blocks that are unreached in each of three steps. A step is known to be over when the backward of
-    the next one begins, and the last one when the optimizer has stepped."""
+    """The paths of the unreached blocks in each of three steps. A step ends when the backward of the next step begins,
+    and the last step ends when the optimizer has stepped."""
     model, modules = Detached(is_detached), Modules()
     names = {id(it): name for name, it in model.named_parameters()}
     reached = {name for name in names.values() if not is_detached or name.startswith("head")}

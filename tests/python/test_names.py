@@ -1,4 +1,4 @@
-"""Digests of parameters, which replicas have in common."""
+"""Tests of the digests of parameters, which equal replicas have in common."""
 
 import pathlib
 import sys
@@ -28,7 +28,7 @@ class Digests(unittest.TestCase):
                 self.assertEqual(digest(buffer[:-3].repeat(2, 1).T[:, 0]), digest(buffer[:-3]))
 
     def test_any_bit_of_any_element_is_seen(self):
-        # With seed 387 the last bit of bf16's element 30 adds to one half of a digest what it takes from the other.
+        # With seed 387 the last bit of element 30 in bf16 changes both halves of a digest by opposite amounts.
         for dtype, seed in ((torch.float32, 0), (torch.bfloat16, 387)):
             tensor = torch.randn(131, generator=torch.Generator().manual_seed(seed)).to(dtype)
             before = digest(tensor)

@@ -1,4 +1,4 @@
-"""Samples of real gradients: places of elements, and their number."""
+"""Tests of the samples of real gradients: their number, and the places of an optimizer's elements."""
 
 import pathlib
 import sys
@@ -31,7 +31,7 @@ class ObservedTest(unittest.TestCase):
                 start += size
             self.assertEqual(len(recorded), len(set(recorded)))
             partition = -(-start // world_size)
-            # Four steps: the one that is judged and those before.
+            # The factor 4 is the number of steps: the judged step and the three steps before it.
             wanted = 2 * world_size * GA * 4
             for rank in range(world_size):
                 held = sum(rank * partition <= it < (rank + 1) * partition for it in recorded)
@@ -53,7 +53,7 @@ class ObservedTest(unittest.TestCase):
 
     def test_a_layout_that_the_engine_tells_is_followed_where_the_content_bears_it_out(self):
         norm, weight = torch.nn.Parameter(torch.ones(20)), torch.nn.Parameter(torch.randn(100).bfloat16())
-        # A partition from the sixth element of the norm on, with padding behind it.
+        # The partition begins with the sixth element of the norm, and ends with padding.
         master = torch.cat([norm.detach()[5:], weight.detach().float(), torch.zeros(9)])
         told = [(norm, 5, 15, 15), (weight, 0, 100, 100)]
         found = [("norm", 5, 15), ("weight", 0, 100), (None, 0, 9)]

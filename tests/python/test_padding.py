@@ -1,4 +1,4 @@
-"""Tests of what is told of the tokens that fill the ends of rows."""
+"""Tests of the facts about tokens that fill the ends of rows."""
 
 import pathlib
 import sys
@@ -15,7 +15,8 @@ NONE = -1
 
 
 def rows_of(*lengths, width=8, token=0, left=False):
-    """Rows of words, each filled up with a token from its length on."""
+    """Rows of `width` different words. Each row has the given length, and is filled up with `token` at its end, or at
+    its beginning if `left`."""
     words = torch.arange(10, 10 + len(lengths) * width).reshape(len(lengths), width)
     for row, length in zip(words, lengths):
         if left:

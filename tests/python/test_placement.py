@@ -1,4 +1,4 @@
-"""Fragments are found again by their content, however an engine cuts and orders parameters."""
+"""Tests that the place of fragments is found by their content, however an engine cuts and orders parameters."""
 
 import unittest
 
@@ -11,7 +11,7 @@ SIZES = [66, 268, 99, 64, 130, 5, 7]
 
 
 def parameters():
-    """Starting values of the coded model's parameters, one after the other in the flat order."""
+    """The starting values of the coded model's parameters, by index in the flat order."""
     code, start, tensors = Code(18, 0), 0, {}
     for index, size in enumerate(SIZES):
         tensors[index] = code.initial(range(start, start + size)) / 1024
@@ -24,7 +24,7 @@ def pieces(segments):
 
 
 def cut_out(start, end):
-    """The parts (param, offset, len) of a piece of the flat order."""
+    """The parts (param, offset, len) of the flat order between the elements `start` and `end`."""
     parts, at = [], 0
     for index, size in enumerate(SIZES):
         first, last = max(start, at), min(end, at + size)
@@ -40,7 +40,8 @@ class PlacementTest(unittest.TestCase):
         self.placement = Placement(self.tensors, rank=0, world_size=1)
 
     def locate(self, *parts):
-        """Where a fragment that is made of (param, offset, len) is found; None stands for padding."""
+        """The located segments of a fragment that is made of parts (param, offset, len); a `param` of `None` makes
+        padding."""
         content = [
             torch.zeros(size) if index is None else self.tensors[index][offset : offset + size]
             for index, offset, size in parts
@@ -133,7 +134,7 @@ class PlacementTest(unittest.TestCase):
         dealt = torch.cat([tensors[4], tensors[6][:1]])
         self.assertEqual(pieces(placement.locate(dealt))[1], (5, 0, 1))
         self.assertEqual(pieces(placement.locate(dealt, (4, 0, [6])))[1], (6, 0, 1))
-        # What the content contradicts is not followed, and an element that is due nowhere may be padding.
+        # A hint that contradicts the content is not followed, and an element that no parameter explains may be padding.
         self.assertEqual(pieces(placement.locate(dealt, (4, 0, [0])))[1], (None, 0, 1))
 
     def test_padding_that_is_no_zero_is_no_piece_of_a_parameter(self):
@@ -160,7 +161,7 @@ class PlacementTest(unittest.TestCase):
             self.assertEqual(pieces(self.placement.locate(content)), parts, index)
 
     def test_what_lies_behind_many_equal_elements_is_found(self):
-        # The weight of a norm is recognised by nothing.
+        # The weight of a norm layer, all ones, cannot be recognised by its content.
         parts = [(0, 0, 66), (None, 0, 300), (1, 0, 268)]
         ones = [self.tensors[0], torch.ones(300), self.tensors[1]]
         self.assertEqual(pieces(self.placement.locate(torch.cat(ones))), parts)

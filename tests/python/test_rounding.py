@@ -1,4 +1,4 @@
-"""Updates that rounding swallows, by what an optimizer leaves of half-precision parameters."""
+"""Tests that updates of half-precision parameters which are lost to rounding are found."""
 
 import pathlib
 import sys
@@ -26,7 +26,7 @@ class Training:
 
 
 def share(dtype, rate, kind=torch.optim.AdamW, observe=False, initial=None):
-    """The share of elements that a step leaves as they were; None if it is not told."""
+    """The reported share of elements that a step leaves unchanged; `None` if no share is reported."""
     weight = torch.nn.Parameter(torch.full((64,), 0.02).to(dtype))
     optimizer = kind([weight], lr=rate)
     if initial is not None:

@@ -1,4 +1,4 @@
-"""The run of an engine's script: which events its loop leads to, also where a backward or a step fails."""
+"""Tests of the events that the training loop of an engine's script emits, also if a backward or a step fails."""
 
 import json
 import os
@@ -40,7 +40,7 @@ WORKLOAD = dict(
 
 
 class Channel:
-    """A channel that keeps the types of its events, and the points of its buffers."""
+    """A channel that keeps only the types of its events and the points of its buffers."""
 
     def __init__(self):
         self.seen = []
@@ -63,7 +63,7 @@ class Channel:
 
 
 def train(run, fail_at=None):
-    """A training loop without an engine, which fails at `backward` or `step` if it is asked to."""
+    """A training loop without an engine, which raises an error at `backward` or `step` if `fail_at` names it."""
     model = run.build()
     optimizer = run.optimizer(run.trainable())
     run.watch(BaseEyes, [model], optimizer)
@@ -81,7 +81,7 @@ def train(run, fail_at=None):
 
 
 def events(fail_at=None):
-    """What a training emits after its first parameters, with the error in which it ends, if any."""
+    """The events of a training after the record of its starting parameters, and the error that it ends with, if any."""
     variables = dict(ZPROBE_PARAMS=json.dumps([PARAM]), ZPROBE_WORKLOAD=json.dumps(WORKLOAD))
     channel, error = Channel(), None
     gathers = mock.patch.object(runs.dist, "all_gather", lambda *_, **__: None)

@@ -1,4 +1,4 @@
-"""What is recorded of a large model is the same elements at every point; of a small one, everything."""
+"""Tests that the same elements of a large model are recorded at every point, and all elements of a small model."""
 
 import unittest
 
@@ -16,7 +16,7 @@ def segment(param, offset, length):
 
 
 class Recorder:
-    """A channel that keeps what it is given."""
+    """A channel that keeps its events and buffers."""
 
     def __init__(self):
         self.layouts, self.buffers = [], []
@@ -35,7 +35,7 @@ class SamplerTest(unittest.TestCase):
         self.segments = [segment(0, 0, 5), segment(1, 0, 40_000), segment(None, 0, 3), segment(2, 100, 9_000)]
 
     def places(self, segments):
-        """Places in the buffer that are chosen."""
+        """The indices in the buffer of all chosen elements."""
         return [place for start, piece in self.sampler.choose(segments) for place in range(start, start + piece["len"])]
 
     def test_a_small_model_is_recorded_whole_and_nothing_is_announced(self):

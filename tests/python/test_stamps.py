@@ -1,4 +1,5 @@
-"""The place of every element is read from the first step's gradients, or left open: no short piece is misplaced."""
+"""Tests that the first step's gradients show the place of every element: pieces may stay unread, but none is
+misplaced."""
 
 import os
 import pathlib
@@ -14,13 +15,14 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/
 from zprobe_exec import coded, gaps, stamps  # noqa: E402
 from zprobe_exec.names import Named  # noqa: E402
 
-# Every day a small one, an odd one and a large one stand for the others.
+# The widths of the tested models: all of them in full tests, else a small, an odd and a large width.
 WIDTHS = [8, 24, 31, 33, 100] if "ZPROBE_TEST_FULL" in os.environ else [8, 31, 100]
 RANKS = [2, 3, 5, 6]
 
 
 def shapes(width):
-    """A small model: matrices, vectors as wide as the model, and a few of three elements."""
+    """The shapes of a small model's parameters, by name: matrices, vectors of the model's width, and vectors of three
+    elements."""
     of = {"embed": (37, width)}
     for block in range(2):
         of["%d.gain" % block] = (3,)
@@ -31,7 +33,7 @@ def shapes(width):
 
 
 class Gradients:
-    """The gradients of the first step of a model, summed up over all ranks and microbatches."""
+    """The gradients of a model's first step, averaged over all ranks and microbatches and scaled by 0.37."""
 
     def __init__(self, width, ranks, microbatches=2, weight=lambda number: 1):
         self.params = {name: Named(name, shape, True) for name, shape in shapes(width).items()}
@@ -47,7 +49,8 @@ class Gradients:
             self.of[name] = 0.37 * sum(parts) / len(columns)
 
     def located(self, elements, rank):
-        """Pairs of an element, (name, place) or None for padding, and what a tensor of them is recognised as."""
+        """Pairs of an element and its recognised place, in a tensor of these elements. Elements and places are (name,
+        index), `None` for padding, or `"unread"`."""
         reader = stamps.Reader(self.stamp, self.params, self.expected, rank)
         reader.factor = float(self.of["0.norm"][0]) / stamps.PILOT
         values = torch.tensor([0.0 if it is None else float(self.of[it[0]][it[1]]) for it in elements])
@@ -59,14 +62,14 @@ class Gradients:
         return list(zip(elements, found))
 
     def flat(self, names, rank, ranks):
-        """A rank's part of a flat order of some parameters, as DeepSpeed's stages 1 and 2 cut it."""
+        """A rank's partition of the parameters `names` in flat order, as DeepSpeed's stages 1 and 2 cut it."""
         order = [(name, place) for name in names for place in range(self.sizes[name])]
         order += [None] * (-len(order) % ranks)
         length = len(order) // ranks
         return order[rank * length : (rank + 1) * length]
 
     def shards(self, rank, ranks):
-        """A rank's part of each parameter, as stage 3 cuts them."""
+        """A rank's shards of all parameters, as DeepSpeed's stage 3 cuts them."""
         elements = []
         for name, size in self.sizes.items():
             length = -(-size // ranks)
@@ -77,12 +80,12 @@ class Gradients:
 
 class Places(unittest.TestCase):
     def check(self, gradients, elements, rank):
-        """Checks that all but a few elements are found, and none where it is not."""
+        """Checks that all but a few elements are found, and that no element is found at a wrong place."""
         located = gradients.located(elements, rank)
         known = [(element, found) for element, found in located if found != "unread"]
         self.assertEqual([it for it, _ in known], [found for _, found in known])
         unread = {element for element, found in located if found == "unread" and element is not None}
-        # Pieces of one or two elements say too little where the order of the parameters is another one.
+        # In another order of the parameters, a piece of one or two elements cannot be recognised.
         self.assertLessEqual(len(unread), 8, unread)
 
     def check_all(self, weight):

@@ -1,4 +1,4 @@
-"""Updates that something takes back, by what is written over the parameters behind the step."""
+"""Tests that updates are found which the script takes back by overwriting parameters after the step."""
 
 import pathlib
 import sys
@@ -12,8 +12,8 @@ from zprobe_exec.undone import Undone  # noqa: E402
 
 
 def undone(write_over):
-    """The tensors that have lost a part of their update to `write_over`, of two; it is called with the parameters and
-    what they were before the step."""
+    """The numbers of those of two tensors that have lost a part of their update. `write_over` is called after the step
+    with the parameters and their values before the step."""
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(5, 7)), torch.nn.Parameter(torch.randn(9))]
     before = [it.detach().clone() for it in params]

@@ -1,5 +1,5 @@
-//! Every bound by which the diagnosis tells rounding from a slip, with its source. A number that was
-//! chosen says so.
+//! The bounds by which the diagnosis tells rounding from a slip, each with its source. Where a number was chosen and
+//! not derived, its comment says so.
 //!
 //! `u` is the unit roundoff of a dtype ([`Dtype::unit_roundoff`]). Where codes add up exactly, no
 //! bound is needed: see [`coded`].
@@ -7,20 +7,20 @@
 use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Dtype, RunSpec};
 
-/// `γ(n) = n·u/(1−n·u)`, the relative error of `n` operations (Higham, Accuracy and Stability of
-/// Numerical Algorithms, 2002, lemma 3.1); from `n·u = 1` on there is no bound.
+/// The bound `γ(n) = n·u/(1−n·u)` on the relative error of `n` operations (Higham, Accuracy and Stability of
+/// Numerical Algorithms, 2002, lemma 3.1). The bound is infinite from `n·u = 1` on.
 pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
     let product = operations as f64 * dtype.unit_roundoff();
     if product < 1.0 { product / (1.0 - product) } else { f64::INFINITY }
 }
 
-/// Bound on the rounding error of an element of a coded buffer, in units of one contribution.
+/// The bound on the rounding error of one element of a coded buffer, in units of one contribution.
 ///
-/// Codes, their sums and a division by a power of two are exact. A division by another number
-/// rounds, to fp32: the loss is divided in fp32, and a narrower gradient rounds back to the
-/// integer. In units of `u·W·GA`: 2 for each addend (the quotient and its product with `S`), 1 for
-/// each of the `GA` and `W` additions, 1 for the average. Where the update is read back, `u` for
-/// each of two weights, which have grown by `W·GA` in each of `steps` steps.
+/// Codes, their sums and divisions by powers of two are exact. A division by another number rounds to fp32: the loss
+/// is divided in fp32, and a narrower gradient rounds back to the integer. In units of `u·W·GA`, the bound counts 2
+/// for each addend (the quotient and its product with `S`), 1 for each of the `GA` and `W` additions, and 1 for the
+/// average. Where the update is read back, it counts `u` for each of two weights, which have grown by `W·GA` in each
+/// of `steps` steps.
 pub fn coded(spec: &RunSpec) -> f64 {
     if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
         return 0.0;
@@ -31,38 +31,36 @@ pub fn coded(spec: &RunSpec) -> f64 {
     (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
 }
 
-/// Bound on the error that clipping adds to an element, as a share of the element: an engine
-/// computes the factor with three operations in the gradient's dtype, and multiplies.
+/// The bound on the error that clipping adds to an element, as a share of the element. An engine computes the factor
+/// with three operations in the gradient's dtype and multiplies by the factor.
 pub fn clipping(dtype: Dtype) -> f64 {
     gamma(4, dtype)
 }
 
-/// Bound on the error of an engine's norm of a gradient with so many elements, as a share of the
-/// norm.
+/// The bound on the error of an engine's norm of a gradient with `elements` elements, as a share of the norm.
 ///
-/// A sum of `n` squares in fp32, in any order, is off by at most `n·u`, however many they are; its
-/// root by no more (Jeannerod and Rump, Improved Error Bounds for Inner Products in
-/// Floating-Point Arithmetic, 2013). torch rounds the norm of each tensor, and that of these
-/// norms, to the gradient's dtype: `γ(3)` there, for the two and the square between them.
+/// A sum of `n` squares in fp32, in any order, is off by at most `n·u`, for any `n`, and so is its root (Jeannerod
+/// and Rump, Improved Error Bounds for Inner Products in Floating-Point Arithmetic, 2013). torch rounds the norm of
+/// each tensor and the norm of these norms to the gradient's dtype. Together with the square in between, these
+/// roundings add `γ(3)`.
 pub fn norm(elements: usize, gradient: Dtype) -> f64 {
     (elements + 3) as f64 * Dtype::Fp32.unit_roundoff() + gamma(3, gradient)
 }
 
-/// Largest error of a coded element at which a weight, which is a whole number, can still be told
-/// from its neighbour.
+/// The largest error of a coded element at which its weight, a whole number, can still be told from the next whole
+/// number.
 pub const BETWEEN_WEIGHTS: f64 = 0.5;
 
-/// Largest distance of coded elements from whole numbers that is taken for their rounding error. An error of more than
-/// a half looks like a small one, but where some errors are that large, others are in between.
+/// The largest distance of coded elements from whole numbers that counts as their rounding error. An error of more
+/// than one half looks like a small one, but then other elements have errors in between, which exceed this bound.
 const SEEN_ROUNDING: f64 = 0.25;
 
-/// Fewest elements that show how large rounding errors are. Chosen: if one element in 50 had an error above
-/// [`SEEN_ROUNDING`], 256 elements would have no such error with a probability of 1 in 170.
+/// The smallest number of elements that shows how large rounding errors are. Chosen: if one element in 50 had an
+/// error above [`SEEN_ROUNDING`], 256 elements would have no such error with a probability of 1 in 170.
 const ENOUGH_ELEMENTS: usize = 256;
 
-/// The largest rounding error of the elements of a coded buffer, in contributions, as it shows in their distances from
-/// whole numbers; none where the elements are too few, or some lie far from whole
-/// numbers.
+/// Returns the largest rounding error of the elements of a coded buffer, in contributions, measured as the distance
+/// from whole numbers. `None` if the elements are too few or some lie far from whole numbers.
 pub fn seen_rounding(elements: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut count, mut largest) = (0, 0.0_f64);
     for element in elements {
@@ -72,67 +70,64 @@ pub fn seen_rounding(elements: impl Iterator<Item = f64>) -> Option<f64> {
     (count >= ENOUGH_ELEMENTS && largest <= SEEN_ROUNDING).then_some(largest)
 }
 
-/// Largest difference between two elements of a coded buffer that count as the same, in
-/// contributions: sums of codes are whole numbers, and each of the two may be off by half of this
-/// bound.
+/// The largest difference, in contributions, between two elements of a coded buffer that count as the same. Sums of
+/// codes are whole numbers, and each of the two elements may be off by half of this bound.
 pub const SAME_ELEMENT: f64 = 0.25;
 
-/// Largest noise beside a deviation, as a share of it: eight roundings in bf16 (`u` = 2⁻⁸). Chosen and
-/// not derived from the number of roundings in a run.
+/// The largest noise next to a deviation, as a share of the deviation: eight roundings in bf16 (`u` = 2⁻⁸). Chosen,
+/// and not derived from the number of roundings in a run.
 pub const NOISE_BESIDE_DEVIATION: f64 = 1.0 / 32.0;
 
-/// Largest relative difference between two readings of the same wrong scale: four roundings in bf16
-/// (`u` = 2⁻⁸). Two counts of microbatches or ranks that are mistaken for each other differ by more
-/// than that if the larger one is at most 63.
+/// The largest relative difference between two readings of the same wrong scale: four roundings in bf16 (`u` = 2⁻⁸).
+/// Two counts of microbatches or ranks that are mistaken for each other differ by more than this bound if the larger
+/// count is at most 63.
 pub const SAME_SCALE: f64 = 1.0 / 64.0;
 
-/// Largest difference between the weights of two elements of a loss that count as the same, as a share
-/// of the larger, where gradients are fp32. Chosen: far above the rounding of a sum over a vocabulary, and
-/// below the difference that one token more or less makes in microbatches of up to a thousand.
+/// The largest difference between the weights of two elements of a loss that count as the same, as a share of the
+/// larger weight, for fp32 gradients. Chosen: far above the rounding of a sum over a vocabulary, and below the
+/// difference that one token makes in microbatches of up to a thousand tokens.
 pub const SAME_TOKEN: f64 = 1e-3;
 
-/// Largest difference between the weights of two target tokens that count as the same, as a share of
-/// the larger, where gradients are narrower than fp32: two roundings in bf16 (`u` = 2⁻⁸).
+/// The largest difference between the weights of two target tokens that count as the same, as a share of the larger
+/// weight, for gradients narrower than fp32: two roundings in bf16 (`u` = 2⁻⁸).
 pub const SAME_TOKEN_NARROW: f64 = 1.0 / 128.0;
 
-/// Largest difference of a number that a loss is divided by from a whole one, as a share of it, where gradients are fp32.
-/// Chosen: some roundings of an fp32 number (`u` = 2⁻²⁴) for each of several divisions.
+/// The largest difference between a loss's divisor and the closest whole number, as a share of the divisor, for fp32
+/// gradients. Chosen: some roundings of an fp32 number (`u` = 2⁻²⁴) for each of several divisions.
 pub const COUNT: f64 = 1e-5;
 
-/// Largest difference between the sum of the weights of a loss and that of a mean, as a share of one, where gradients
-/// are fp32. Chosen: twice [`SAME_TOKEN`], for the sum and for the factor behind the loss.
+/// The largest difference between the sum of a loss's weights and the sum of a mean's weights, as a share of 1, for
+/// fp32 gradients. Chosen: twice [`SAME_TOKEN`], once for the sum and once for the factor after the loss.
 pub const SAME_SUM: f64 = 2e-3;
 
-/// Largest error of a number of samples that is read as a whole one. Chosen, far below the half at which any
-/// number would be whole: ten equally long neighbours in fp32, and one sample where gradients are narrower.
+/// The largest error of a number of samples that still counts as a whole number. Chosen, far below one half, where
+/// any number would be whole: ten neighbours of equal length in fp32, and one sample where gradients are narrower.
 pub const COUNTABLE: f64 = 0.01;
 
-/// Number of standard errors of the least squares by which a weight may be off: beyond six are 2 of
-/// 10⁹ weights, so that thousands of weights in thousands of runs raise no false alarm.
+/// The number of standard errors of the least squares by which a weight may be off. Only 2 of 10⁹ weights lie beyond
+/// six, so that thousands of weights in thousands of runs raise no false alarm.
 pub const STANDARD_ERRORS: f64 = 6.0;
 
-/// Number of factors that an element of a gradient may be multiplied with on its way, each of them
-/// rounded: `1/GA` into the loss, `1/W` before or after the sum over ranks, or one part of it on
-/// either side, and a loss scale taken out.
+/// The number of factors that multiply an element of a gradient on its way, each with a rounding: `1/GA` in the loss,
+/// `1/W` before or after the sum over ranks (or split between the two), and the removal of a loss scale.
 pub const FACTORS: usize = 4;
 
-/// Boundary between the rounding errors of fp16 and bf16 in a sum of up to a dozen addends, as a
-/// share of the norm of the sum: bf16 (`u` = 2⁻⁸) leaves more, fp16 (2⁻¹¹) less. Chosen between the
-/// two and not derived.
+/// The boundary between the rounding errors of fp16 and bf16 in a sum of up to a dozen addends, as a share of the
+/// norm of the sum: bf16 (`u` = 2⁻⁸) leaves more, fp16 (2⁻¹¹) less. Chosen between the two errors, and not derived.
 pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 
-/// Largest distance of a buffer from a sum in fewer bits than were asked for, as a share of its distance from
-/// every sum that was asked for, with which the narrower sum is what it holds. Chosen: a sum that is computed
-/// as the engine did leaves nothing, and noise of another origin is as far from one sum as from the other.
+/// A buffer is taken for a sum in fewer bits than requested if its distance from that sum is at most this share of
+/// its distance from every requested sum. Chosen: a sum computed as the engine did leaves no difference, and noise
+/// from elsewhere is equally far from all sums.
 pub const NEARER: f64 = 0.5;
 
-/// Probability that elements agree by chance with weights that they do not hold, or with elements of another
-/// place, as the number `n` in 2⁻ⁿ: two different sets of weights agree in every other element, at most, and
-/// the signs of elements are those of chance.
+/// The largest probability that elements agree by chance with the wrong weights or with elements of another place, as
+/// the number `n` in 2⁻ⁿ. Two different sets of weights agree in at most every other element, and the signs of
+/// elements are pseudo-random.
 pub const DETERMINED_BITS: f64 = 8.0;
 
-/// The same for a displaced piece that leaves most around it unexplained, so that it was looked for in many
-/// places.
+/// The largest probability of chance agreement, as the number `n` in 2⁻ⁿ, for a displaced piece that leaves most
+/// elements around it unexplained, because such a piece was searched for at many places.
 pub const CHANCE_BITS: f64 = 16.0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Arrangement of findings by root cause: what another finding explains becomes its consequence.
+//! Arranges findings by root cause: a finding that another finding explains becomes its consequence.
 
 use super::Case;
 use super::deviation::Pattern;
@@ -7,34 +7,33 @@ use super::scope::{Extent, Scope};
 use zprobe_report::words::{abridged, counted};
 use zprobe_report::{Consequence, Family, Finding};
 
-/// A finding of a rule, and the scope where it holds.
+/// A finding of a rule, with the scope in which it holds.
 #[derive(Clone, Debug)]
 pub struct Sighting {
-    /// The finding. Places that are left open here are those of the scope.
+    /// The finding. Its step, microbatch, rank and parameter are taken from the scope where they are left open here.
     pub finding: Finding,
-    /// Steps, gradients, parameters and ranks for which the finding holds.
+    /// The steps, gradients, parameters and ranks for which the finding holds.
     pub scope: Scope,
-    /// Criterion by which other sightings of the rule are the same slip.
+    /// The criterion by which other sightings of the same rule count as the same slip.
     pub slip: Slip,
 }
 
-/// Criterion by which two sightings of a rule are one finding.
+/// The criterion by which two sightings of a rule are merged into one finding.
 #[derive(Clone, Debug)]
 pub enum Slip {
-    /// No other sighting is the same: each is a finding by itself.
+    /// The sighting is never merged with another one.
     Own,
-    /// All sightings of the rule with this criterion are the same, and the first one gives the
-    /// message.
+    /// All sightings of the rule with this criterion are merged, and the first sighting gives the message.
     All,
-    /// Sightings of the same pattern of weights are the same.
+    /// Sightings with the same pattern of weights are merged.
     Weights(Pattern),
-    /// Sightings of gradients that lie at the same distance from their place are the same; so are
-    /// those at several distances, which have none.
+    /// Sightings of gradients displaced by the same number of elements are merged. `None` stands for several
+    /// distances, and all such sightings are merged too.
     Distance(Option<i64>),
 }
 
-/// Turns sightings into findings: a sighting that another one explains becomes a consequence of its
-/// root cause, and sightings that are one slip are merged.
+/// Turns sightings into findings: an explained sighting becomes a consequence of its root cause, and sightings of the
+/// same slip are merged.
 pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
     let causes: Vec<Option<usize>> =
         (0..sightings.len()).map(|effect| cause(&sightings, effect)).collect();
@@ -74,8 +73,8 @@ pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
     roots.into_iter().map(told).collect()
 }
 
-/// Index of the sighting that explains this one. The first rule in this rule's `explained_by` with
-/// a sighting that may explain it decides; of several such sightings, the latest in time.
+/// Returns the index of the sighting that explains the sighting `effect`. The first code in its rule's `explained_by`
+/// with a sighting that may explain it decides; of several such sightings, the latest step wins.
 fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
     let Sighting { finding, scope, .. } = &sightings[effect];
     let Rule { explained_by, is_handed_on, .. } = rules::find(&finding.code)?;
@@ -84,27 +83,27 @@ fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
             other.finding.code == *code && other.scope.may_explain(scope, *is_handed_on)
         };
         let causes = sightings.iter().enumerate().filter(may_explain);
-        // Of several in the same step, the first.
+        // `max_by_key` takes the last maximum, so that after `rev` the first sighting of a step wins.
         let latest = causes.rev().max_by_key(|(_, cause)| cause.scope.steps.first());
         latest.map(|(number, _)| number)
     })
 }
 
-/// Index of the end of the chain of causes that starts here. Chains end, because explanations have
+/// Returns the index at the end of the chain of causes that starts at `number`. Chains end, because explanations have
 /// no cycles (`tests/it/documentation.rs`).
 fn root(causes: &[Option<usize>], number: usize) -> usize {
     causes[number].map_or(number, |cause| root(causes, cause))
 }
 
-/// Elements in words.
+/// The elements of a scope as text.
 struct ElementsText {
-    /// For the message: the elements if they are few.
+    /// The text for the message: the elements themselves if they are one run, otherwise their number.
     short: String,
-    /// All elements, if the message does not name them.
+    /// The list of all elements, if the message does not contain it.
     fact: Option<String>,
 }
 
-/// The elements of a scope in words; none if it is about whole parameters.
+/// Describes the elements of a scope; `None` if the scope covers whole parameters.
 fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
     let Extent::Only(runs) = &scope.elements else { return None };
     let text = |(param, [first, end]): &(usize, [usize; 2])| {
@@ -135,17 +134,17 @@ fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
 }
 
 impl Sighting {
-    /// A sighting that is the same slip as no other.
+    /// Creates a sighting that is never merged with another one.
     pub fn new(finding: Finding, scope: Scope) -> Self {
         Self { finding, scope, slip: Slip::Own }
     }
 
-    /// A sighting of several that are one slip, of which the first gives the message.
+    /// Creates one of several sightings of the same slip; the first one gives the message.
     pub fn one_of(finding: Finding, scope: Scope) -> Self {
         Self { finding, scope, slip: Slip::All }
     }
 
-    /// True if two sightings show the same slip, wherever.
+    /// True if both sightings show the same slip, in any steps, ranks or parameters.
     fn is_alike(&self, other: &Self) -> bool {
         self.finding.code == other.finding.code
             && match (&self.slip, &other.slip) {
@@ -167,8 +166,8 @@ impl Sighting {
         self.scope.extend(other.scope);
     }
 
-    /// The finding with its place, and for weights with the steps, ranks and parameters of its
-    /// scope.
+    /// Returns the finding with its place filled in. Findings about weights also list the steps, ranks and parameters
+    /// of the scope.
     fn told(self, case: &Case<'_>) -> Finding {
         let name = |&param: &usize| case.observed.param_name(param);
         let Self { mut finding, scope, slip } = self;
@@ -198,7 +197,7 @@ impl Sighting {
                 finding.message = format!("{}: {}", finding.message, elements.short);
                 facts.extend(elements.fact);
             }
-            // After the first two facts: the weights, and where they first depart from the plan.
+            // The first two facts are the weights and their first departure from the plan.
             let place = finding.evidence.len().min(2);
             finding.evidence.splice(place..place, facts);
         } else if !matches!(slip, Slip::Own) && steps.len() > 1 {

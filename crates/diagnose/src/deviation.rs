@@ -1,8 +1,7 @@
-//! Deviations of the optimizer's input from the plan, and the patterns that they make.
+//! Deviations of the optimizer's input from the plan, and the patterns that the wrong weights form.
 //!
-//! A pattern is named by what the optimizer consumed, the one truth that all engines share, with
-//! all owners of partitions taken together. The place where it first shows is searched along the
-//! journey.
+//! A pattern is named by the optimizer's input, which all engines have, with all owners of partitions taken together.
+//! The place where a deviation first shows is searched for along the journey of the gradient.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,84 +19,88 @@ use super::observed::Observed;
 /// A pattern of wrong weights in one step.
 #[derive(Clone, Debug)]
 pub struct Deviation {
-    /// The optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Ranks whose optimizer consumed it.
+    /// The ranks whose optimizer consumed the wrong gradient.
     pub owners: Vec<usize>,
-    /// Point at which the weights were read.
+    /// The point at which the weights were read.
     pub point: Point,
-    /// Parameters concerned; none for all.
+    /// The names of the parameters with the pattern; `None` for all parameters.
     pub params: Option<Vec<String>>,
-    /// Elements concerned, if not all of the parameters.
+    /// The elements with the pattern; empty if all elements of the parameters have it.
     pub elements: Vec<Elements>,
-    /// Pattern of the weights.
+    /// The pattern that the weights form.
     pub pattern: Pattern,
-    /// Weights on the first owner, for the evidence.
+    /// The weights on the first owner, shown as evidence.
     pub example: Contribution,
-    /// First place on the journey where it shows.
+    /// The first place on the journey at which the deviation shows.
     pub first: Place,
 }
 
-/// Shapes of wrong weights.
+/// A named shape of wrong weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
-    /// The boundary microbatch is there `W` times on its own rank and nowhere else.
+    /// The boundary microbatch's gradients have weight `W` on their own rank and 0 on all others; the other
+    /// microbatches are right.
     BoundaryLeak,
-    /// Every gradient is there `W` times on its own rank and nowhere else.
+    /// Every gradient has weight `W` on its own rank and 0 on all others.
     NotAveraged,
-    /// Gradients of some microbatches are there `W` times on their own rank and nowhere else, and
-    /// the others are right.
+    /// The gradients of the listed microbatches have weight `W` on their own rank and 0 on all others; the other
+    /// microbatches are right.
     PartlyAveraged(Vec<usize>),
-    /// Every gradient is there on its own rank and nowhere else: divided by `W`, and not summed.
+    /// Every gradient has weight 1 on its own rank and 0 on all others: the gradients were divided by `W` but not
+    /// summed.
     NotSummed,
-    /// Every gradient is there on the ranks of its own replica, with this weight, and on no other's.
+    /// Every gradient has this weight on the ranks of its own replica and 0 on the ranks of other replicas.
     WithinReplica(f64),
-    /// Some gradients, as (rank, microbatch), are missing and the others are right.
+    /// The listed gradients, as (rank, microbatch), are missing, and the others are right.
     Missing(Vec<(usize, usize)>),
-    /// Some gradients, as (rank, microbatch), are there several times and the others are right.
+    /// The listed gradients, as (rank, microbatch), were counted several times, and the others are right.
     Repeated(Vec<(usize, usize)>),
-    /// Some gradients, as (rank, microbatch), have the world size or the number of microbatches as their weight,
-    /// and the others are right.
+    /// The listed gradients, as (rank, microbatch), have the world size or the number of microbatches as their
+    /// weight, and the others are right.
     PartlyScaled(Vec<(usize, usize)>, f64),
     /// All gradients have the same wrong weight.
     Scaled(f64),
-    /// A part of every gradient is missing, which goes backward in two places in this shape.
+    /// A part of every gradient is missing. Gradients have two parts in the shapes that go through backward in two
+    /// places.
     PartLost(Part),
-    /// All gradients of a microbatch have the same weight, and microbatches have different ones, by
+    /// All gradients of one microbatch have the same weight, but microbatches differ. Holds the weight of each
     /// microbatch.
     ByMicrobatch(Vec<f64>),
-    /// All gradients of a rank have the same weight, and ranks have different ones, by rank.
+    /// All gradients of one rank have the same weight, but ranks differ. Holds the weight of each rank.
     ByRank(Vec<f64>),
-    /// Gradients of an earlier step are still there.
+    /// Gradients of an earlier step were consumed again.
     Leftover,
-    /// Gradients of microbatches that are another optimizer's to consume are there, too.
+    /// Gradients of the listed microbatches were consumed here, although they belong to another optimizer.
     OfOthers(Vec<usize>),
-    /// Some elements are not as planned, and they are too few to tell how: the patterns that explain them.
+    /// Some elements are not as planned, and they are too few to single out one pattern. Holds all patterns that
+    /// explain them.
     Ambiguous(Vec<Pattern>),
-    /// No weights explain the buffer, or weights of no known pattern.
+    /// No weights explain the buffer, or the weights form no known pattern.
     Unexplained,
 }
 
-/// A part of a gradient that goes backward in two places: twice the gradient in the first, and minus the gradient
-/// in the second (see [`zprobe_model::spec::Workload`]).
+/// One part of a gradient that goes through backward in two places: the first adds twice the gradient, and the second
+/// subtracts the gradient once (see [`zprobe_model::spec::Workload`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The part in the engine's forward.
+    /// The part that goes through the engine's forward.
     Forward,
-    /// The part beside the engine's forward.
+    /// The part outside of the engine's forward.
     Beside,
     /// The part of the first of two backwards.
     FirstBackward,
 }
 
 impl Part {
-    /// Weight of a gradient without its first part.
+    /// The weight of a gradient that lacks its first part.
     const WITHOUT_FIRST: f64 = -1.0;
-    /// Weight of a gradient without its second part.
+    /// The weight of a gradient that lacks its second part.
     const WITHOUT_SECOND: f64 = 2.0;
 
-    /// The part without which gradients of these parameters have this weight; none where another slip leads to
-    /// the same one.
+    /// Returns the part whose loss gives gradients of `params` their weight, which `weight` compares with a number.
+    /// `None` if another slip leads to the same weight.
     fn lost(
         observed: &Observed<'_>,
         params: Option<&[String]>,
@@ -124,7 +127,7 @@ impl Part {
 }
 
 impl Deviation {
-    /// The evidence of a deviation, a fact a line.
+    /// Describes the evidence of the deviation, one fact per line.
     pub fn facts(&self) -> impl Iterator<Item = String> {
         let Contribution { point, step, rank, weights, possible, residual, tolerance, .. } =
             &self.example;
@@ -139,7 +142,8 @@ impl Deviation {
 }
 
 impl Deviation {
-    /// Takes one of the possible patterns for the true one, and its weights as the example.
+    /// Replaces an ambiguous pattern by one of its possible patterns, and the example's weights by weights of that
+    /// pattern.
     fn settle_on(&mut self, observed: &Observed<'_>, decoded: &Decoded, pattern: Pattern) {
         let possible = std::mem::take(&mut self.example.possible);
         let has_pattern = |example: &Contribution| {
@@ -159,8 +163,8 @@ impl Deviation {
 }
 
 impl Pattern {
-    /// Number of bits by which one element tells this pattern from others: those of single gradients agree in
-    /// every other element, those of groups of gradients in every fourth.
+    /// The number of bits by which one element tells this pattern from others. Two sets of weights that differ in a
+    /// single gradient agree in every other element, and groups of gradients agree in every fourth.
     fn bits(&self) -> f64 {
         let (Pattern::Missing(sources)
         | Pattern::Repeated(sources)
@@ -171,8 +175,8 @@ impl Pattern {
         if sources.len() == 1 { 1.0 } else { 2.0 }
     }
 
-    /// True if both patterns are the same slip: a scale is rounded a little differently in every
-    /// sum.
+    /// True if both patterns are the same slip. Scales are compared with a tolerance, because each sum rounds a scale
+    /// a little differently.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
@@ -189,13 +193,13 @@ impl Pattern {
 /// A place on the journey of a step's gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// Optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch; `None` for points after the accumulation.
     pub microbatch: Option<usize>,
-    /// Point.
+    /// The point at which the buffer was recorded.
     pub point: Point,
-    /// Rank.
+    /// The rank that recorded the buffer.
     pub rank: usize,
 }
 
@@ -209,7 +213,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Finds every deviation at the optimizer's input.
+/// Finds all deviations at the optimizer's input.
 pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     let spec = observed.spec;
     let mut found: Vec<Deviation> = Vec::new();
@@ -247,8 +251,8 @@ pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     found
 }
 
-/// Settles what is ambiguous: a pattern that is certain elsewhere in the run explains it, or only one pattern
-/// explains all that is ambiguous, and there are enough elements to tell.
+/// Replaces ambiguous patterns where one pattern is certain. Either the pattern occurs elsewhere in the run with
+/// certainty, or it is the only one that explains all ambiguous elements and they are enough to single it out.
 fn settle(observed: &Observed<'_>, decoded: &Decoded, found: &mut [Deviation]) {
     let is_ambiguous = |it: &&Deviation| matches!(it.pattern, Pattern::Ambiguous(_));
     let certain: Vec<Pattern> =
@@ -280,10 +284,9 @@ fn settle(observed: &Observed<'_>, decoded: &Decoded, found: &mut [Deviation]) {
     }
 }
 
-/// Names gradients of a lost rank as missing. Of two ranks, one whose gradients are lost everywhere
-/// leaves only those of the other, and on that other rank this looks as if nothing was summed. If
-/// nothing was summed, no rank would have gradients of another one, and none would be found
-/// missing.
+/// Renames `NotSummed` to `Missing` where a rank was lost. If all gradients of one of two ranks are lost, the other
+/// rank's weights look as if gradients were never summed. If they really were never summed, no rank would have
+/// gradients of another, and none would be found missing.
 fn name_lost_ranks(found: &mut [Deviation]) {
     let is_missing = |deviation: &Deviation| matches!(deviation.pattern, Pattern::Missing(_));
     let is_update = |deviation: &Deviation| deviation.point == Point::Parameters;
@@ -295,7 +298,7 @@ fn name_lost_ranks(found: &mut [Deviation]) {
     }
 }
 
-/// Gradients, as (rank, microbatch), that should be there and are not.
+/// Lists the gradients, as (rank, microbatch), that are expected but have weight 0.
 pub fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
     let rows = entry.weights.iter().zip(&entry.expected).enumerate();
     rows.flat_map(|(rank, (weights, expected))| {
@@ -308,9 +311,8 @@ pub fn missing(entry: &Contribution) -> Vec<(usize, usize)> {
     .collect()
 }
 
-/// Names leaks that look like something else: where only the boundary microbatch uses a parameter,
-/// its leak looks like a gradient that was not averaged. If the boundary microbatch leaked
-/// elsewhere, it leaked here too.
+/// Renames `NotAveraged` to `BoundaryLeak` where both look the same: in a parameter that only the boundary microbatch
+/// uses. If the boundary microbatch leaked in other parameters, it leaked in this parameter too.
 fn name_ambiguous_leaks(found: &mut [Deviation]) {
     if found.iter().any(|deviation| deviation.pattern == Pattern::BoundaryLeak) {
         for deviation in found {
@@ -321,8 +323,7 @@ fn name_ambiguous_leaks(found: &mut [Deviation]) {
     }
 }
 
-/// Contributions to what the optimizers consumed in a step, or to the closest point to it that was
-/// seen.
+/// Returns the contributions at the optimizer's input of a step, or at the closest recorded point before it.
 fn last_word<'a>(spec: &RunSpec, decoded: &'a Decoded, step: usize) -> Vec<&'a Contribution> {
     let points: &[Point] = match spec.observe {
         Observation::Full => &[Point::OptimizerInput, Point::BeforeStep, Point::Reduced],
@@ -345,7 +346,7 @@ fn push_new(list: &mut Vec<usize>, value: usize) {
     }
 }
 
-/// The patterns in one rank's weights, or the one that says which are possible.
+/// Returns the patterns of one rank's weights, or a single `Ambiguous` pattern with all possible ones.
 fn patterns(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Vec<Pattern> {
     if entry.possible.is_empty() {
         return certain_patterns(observed, decoded, entry);
@@ -363,7 +364,8 @@ fn patterns(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) ->
     vec![Pattern::Ambiguous(all)]
 }
 
-/// The patterns in one rank's weights: of this step, and of what is left of earlier ones.
+/// Returns the patterns of one rank's weights: the pattern of this step, and `Leftover` for gradients of earlier
+/// steps.
 fn certain_patterns(
     observed: &Observed<'_>,
     decoded: &Decoded,
@@ -381,15 +383,15 @@ fn certain_patterns(
     let noise = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * largest_deviation(entry));
     let left = entry.leftover.iter().flatten().any(|weight| weight.abs() > noise);
     if left && !patterns.contains(&Pattern::Unexplained) {
-        // What is missing was not lost: a gradient of the step before is in its place.
+        // A gradient that looks missing was not lost: a gradient of the previous step is in its place.
         patterns.retain(|pattern| !matches!(pattern, Pattern::Missing(_)));
         patterns.push(Pattern::Leftover);
     }
     patterns
 }
 
-/// True if gradients of a script's first step are known to be in these parameters still: together with those of later
-/// steps they may be too many for so few elements.
+/// True if gradients of a script's first step are known to remain in all of these parameters. Together with the
+/// gradients of later steps, they may be too many to decode from a few elements.
 fn has_old_ones(observed: &Observed<'_>, entry: &Contribution) -> bool {
     let left = observed.script.left.get(&(entry.step, entry.rank));
     let is_left = |param: usize| left.is_some_and(|left| left.iter().any(|it| it.param == param));
@@ -398,17 +400,16 @@ fn has_old_ones(observed: &Observed<'_>, entry: &Contribution) -> bool {
     !params.is_empty() && params.into_iter().all(|param| param.is_some_and(is_left))
 }
 
-/// Largest difference between this step's weights and the expected ones. A wrong scale (1/3, say)
-/// is rounded in the narrowest dtype on the way, which leaves noise well below
-/// [`bounds::NOISE_BESIDE_DEVIATION`] of this.
+/// The largest difference between this step's weights and the expected ones. A wrong scale (such as 1/3) is rounded
+/// in the narrowest dtype on its way, and the noise of that stays well below [`bounds::NOISE_BESIDE_DEVIATION`] of
+/// this difference.
 fn largest_deviation(entry: &Contribution) -> f64 {
     let expected = entry.expected.iter().flatten();
     largest(entry.weights.iter().flatten().zip(expected).map(|(weight, e)| (weight - e).abs()))
 }
 
-/// The pattern of this step's weights. A microbatch that does not use the parameters has no
-/// gradient in them: a pattern is about the other microbatches, and holds only if the weight of an
-/// unused one is 0.
+/// Returns the pattern of this step's weights. Only microbatches that use the parameters count; a pattern holds only
+/// if all other microbatches have weight 0.
 fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> Option<Pattern> {
     let (spec, replicas) = (observed.spec, observed.replicas());
     let world = spec.world_size;
@@ -439,16 +440,16 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
         return Some(if is_known { of_others } else { Pattern::Unexplained });
     }
     let own = |owner: usize, rank: usize| if rank == owner { replicas as f64 } else { 0.0 };
-    // Parameters are updated by whichever rank owns them, which need not be known.
+    // Any rank may own the updated parameters, and the owner need not be known.
     let owners =
         if entry.point == Point::Parameters { 0..world } else { entry.rank..entry.rank + 1 };
     if all(&|_, _| 1.0) {
-        // Only a residual below the tolerance, or a leftover.
+        // The weights are right: the deviation is a residual below the tolerance, or a leftover.
         return None;
     }
     if replicas > 1 && owners.clone().any(|owner| all(&|rank, _| own(owner, rank))) {
-        // Where only the boundary microbatch uses the parameters, a leak looks the same, but it
-        // comes after a reduction in which the microbatch is missing.
+        // Where only the boundary microbatch uses the parameters, a leak has the same weights, but follows a
+        // reduction that lacks this microbatch.
         let leaked = only_boundary(entry) && reduced_without_boundary(decoded, entry);
         return Some(if leaked { Pattern::BoundaryLeak } else { Pattern::NotAveraged });
     }
@@ -460,7 +461,7 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     if replicas > 1 && owners.clone().any(alone) {
         return Some(Pattern::NotSummed);
     }
-    // An average within the replica, a sum, or one that was divided by all ranks.
+    // The weight is that of an average within the replica, of an average over all ranks, or of a sum.
     let within = |owner: usize| {
         let replicas = spec.fsdp2().filter(|it| it.replicas > 1)?.replicas;
         let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
@@ -472,7 +473,7 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     if let Some(weight) = owners.clone().find_map(within) {
         return Some(Pattern::WithinReplica(weight));
     }
-    // Whole microbatches only: one rank's gradient that is wrong by itself is something else.
+    // Only whole microbatches count: a single rank's wrong gradient is another slip.
     let microbatch_is = |microbatch: usize, expected: &dyn Fn(usize) -> f64| {
         let mut of_it = gradients.iter().filter(|&&(_, m, _)| m == microbatch);
         of_it.all(|&(rank, _, weight)| is(weight, expected(rank)))
@@ -504,7 +505,7 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     let repeated = |weight: f64| weight > 1.5 && is(weight, weight.round());
     if gradients.iter().all(|&(_, _, weight)| is(weight, 1.0) || repeated(weight)) {
         let wrong = sources(&repeated);
-        // Nothing is counted so often by chance as there are ranks or microbatches.
+        // A gradient is not counted by chance exactly as many times as there are ranks or microbatches.
         let factor = largest(gradients.iter().map(|&(_, _, weight)| weight));
         let all_alike = gradients.iter().all(|&(_, _, w)| is(w, 1.0) || is(w, factor));
         let counts = [world, replicas, spec.gradient_accumulation_steps];
@@ -515,7 +516,7 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
             Pattern::Repeated(wrong)
         });
     }
-    // The weights of groups of gradients, where all of a group have the same, and it is not 0.
+    // Weights that are the same within each group of gradients and are not 0.
     let by = |count: usize, group: &dyn Fn(usize, usize) -> usize| -> Option<Vec<f64>> {
         let mut weights = vec![None; count];
         for &(rank, m, weight) in &gradients {
@@ -531,8 +532,9 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     by_microbatch().or_else(by_rank).or(Some(Pattern::Unexplained))
 }
 
-/// The gradients that are missing and the microbatches that were not averaged, if some microbatches are lost on all
-/// ranks and of the others there is the rank's own gradient alone, with the weight of all replicas.
+/// Returns the missing gradients and the microbatches that were not averaged, if both exist: some microbatches are
+/// lost on all ranks, and of the others only the rank's own gradients arrived, with the number of replicas as their
+/// weight.
 fn lost_and_own(observed: &Observed<'_>, entry: &Contribution) -> Option<[Pattern; 2]> {
     let (replicas, world) = (observed.replicas(), observed.spec.world_size);
     let is = |weight: f64, expected: f64| (weight - expected).abs() <= entry.tolerance;
@@ -561,8 +563,8 @@ fn lost_and_own(observed: &Observed<'_>, entry: &Contribution) -> Option<[Patter
     })
 }
 
-/// The gradients that are missing and those that are there several times, if each gradient is there a whole number of
-/// times and there are some of both.
+/// Returns the missing and the repeated gradients, if there are both and every gradient was counted a whole number of
+/// times.
 fn lost_and_repeated(entry: &Contribution) -> Option<[Pattern; 2]> {
     if entry.residual > entry.tolerance {
         return None;
@@ -584,14 +586,14 @@ fn lost_and_repeated(entry: &Contribution) -> Option<[Pattern; 2]> {
     has_both.then_some([Pattern::Missing(lost), Pattern::Repeated(repeated)])
 }
 
-/// True if the boundary microbatch is the only one that uses the parameters.
+/// True if only the boundary microbatch uses the parameters.
 fn only_boundary(entry: &Contribution) -> bool {
     let others =
         |row: &Vec<f64>| row.split_last().is_some_and(|(_, o)| o.iter().all(|e| *e == 0.0));
     entry.expected.iter().all(others)
 }
 
-/// True if the reduction of this rank and step ran before the boundary microbatch had arrived.
+/// True if the reduction of this rank and step ran before the boundary microbatch's gradient arrived.
 fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
     let ends = |weights: &[Vec<f64>], is: &dyn Fn(f64) -> bool| {
         weights.iter().all(|row| row.last().is_some_and(|weight| is(*weight)))
@@ -602,8 +604,8 @@ fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
         .any(|reduced| ends(&reduced.weights, &|weight| weight.abs() <= reduced.tolerance))
 }
 
-/// The first buffer of the step, in the order in which buffers were recorded, that is not as
-/// planned: on the entry's own rank if it shows there.
+/// Returns the first buffer of the step, in recording order, that is not as planned. Buffers of the entry's own rank
+/// come first; otherwise the entry itself counts.
 fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> Place {
     let departed = |c: &&Contribution| c.step == step && !c.as_planned;
     let first = decoded

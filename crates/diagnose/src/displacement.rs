@@ -1,9 +1,8 @@
-//! Gradients that are right but lie at the wrong place.
+//! Gradients with right values that lie at the wrong place of an optimizer's input.
 //!
-//! In a coded run the expected value of every element is known, and the signs of the code make it
-//! different from place to place: a piece that is not what it should be is looked for everywhere
-//! else, in several steps at once, which have different codes. It may be a piece of the sum over the ranks,
-//! or of the rank's own gradients, which never were summed.
+//! In a coded run the expected value of every element is known, and the signs of the code tell places apart. A piece
+//! that is not as planned is searched for at all other places, in several steps at once, because steps have different
+//! codes. The piece may come from the sum over the ranks, or from the rank's own gradients before the sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,51 +16,51 @@ use super::infinity;
 use super::norm::Clip;
 use super::placement::Fragment;
 
-/// Most steps that are looked at together: codes repeat, so that more say nothing new.
+/// The largest number of steps that are examined together. Codes repeat, so that more steps add no information.
 pub const MOST_STEPS: usize = 4;
 
-/// Fewest elements by which a place is looked up.
+/// The smallest number of elements by which a place is looked up.
 const SHORTEST_HEAD: usize = 8;
 
-/// Gradients that a displaced piece holds.
+/// The gradients that a displaced piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Held {
-    /// The sum over the ranks, as planned for the elements where it belongs.
+    /// The sum over the ranks, as planned for the place where the piece belongs.
     Sum,
     /// The rank's own gradients, as they are before a reduction.
     Own,
     /// The rank's own gradients, divided by the number of ranks.
     OwnDivided,
-    /// The sum over the ranks that is planned there, and that of other elements added to it.
+    /// The sum that is planned for this place, plus the sum of the displaced elements.
     Added,
 }
 
-/// A piece of what an optimizer consumed that belongs somewhere else.
+/// A piece of an optimizer's input that belongs somewhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Displaced {
-    /// The rank that consumed it.
+    /// The rank whose optimizer consumed the piece.
     pub rank: usize,
-    /// First element of the flat order where the piece lies.
+    /// The element of the flat order at which the piece lies.
     pub place: usize,
-    /// First element of the flat order where it belongs.
+    /// The element of the flat order at which the piece belongs.
     pub content: usize,
-    /// Number of elements in the piece.
+    /// The number of elements in the piece.
     pub elements: usize,
-    /// The gradients that it holds.
+    /// The gradients that the piece holds.
     pub held: Held,
 }
 
 impl Displaced {
-    /// Distance in elements from where the piece lies to where it belongs; positive if that is
-    /// further on.
+    /// The distance, in elements, from the place where the piece lies to the place where it belongs; positive if it
+    /// belongs further on.
     pub fn distance(&self) -> i64 {
         self.content as i64 - self.place as i64
     }
 }
 
-/// The pieces in what the optimizers consumed that are displaced in the same way in all of `steps`.
+/// Finds the pieces of the optimizers' input that are displaced in the same way in all of `steps`.
 ///
-/// A piece that is too short to be certain counts together with the others that lie at the same distance.
+/// A piece that is too short to be certain by itself counts together with all others at the same distance.
 pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
     if case.observed.spec.model != Model::Coded || case.plan.numel() > LARGEST_WHOLE {
         return Vec::new();
@@ -71,9 +70,9 @@ pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
     if instead.is_empty() { added_to_others(case, steps, &sums) } else { instead }
 }
 
-/// Displaced pieces that lie where others belong.
+/// Finds displaced pieces that replaced the gradients of their place.
 fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
-    // An index of what each rank alone has takes as much as that of the sums.
+    // One index of a rank's own gradients takes as much memory as the index of the sums.
     let has_own = case.observed.replicas() > 1
         && case.plan.numel().saturating_mul(case.observed.spec.world_size) <= LARGEST_WHOLE;
     let mut candidates = Vec::new();
@@ -99,7 +98,8 @@ fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Di
     displaced(&candidates)
 }
 
-/// Displaced pieces that were added to what belongs there, as where the views of two gradients overlap.
+/// Finds displaced pieces that were added to the gradients of their place, as where the views of two gradients
+/// overlap.
 fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
     let mut candidates = Vec::new();
     for (rank, pieces) in consumed(case, steps) {
@@ -116,10 +116,10 @@ fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displ
     displaced(&candidates)
 }
 
-/// The pieces among these that do not agree by chance.
+/// Returns those candidates that do not agree by chance.
 fn displaced(candidates: &[Candidate]) -> Vec<Displaced> {
     let certain = certain(candidates);
-    // At its own place a piece is not displaced, whatever it holds.
+    // A piece at its own place is not displaced, whatever gradients it holds.
     let displaced = candidates.iter().map(|it| &it.piece);
     displaced
         .filter(|it| it.distance() != 0 && certain.contains(&(it.held, it.distance())))
@@ -130,20 +130,20 @@ fn displaced(candidates: &[Candidate]) -> Vec<Displaced> {
 /// A piece that may be displaced.
 struct Candidate {
     piece: Displaced,
-    /// Probability 2⁻ᵇⁱᵗˢ that it agrees by chance: what agrees are the signs of elements.
+    /// The piece agrees by chance with probability 2⁻ᵇⁱᵗˢ: each element whose sign agrees counts one bit.
     bits: f64,
-    /// Number of places at which the elements are as large as here, whatever their signs.
+    /// The number of places whose elements have the same sizes as the piece, whatever their signs.
     alternatives: usize,
-    /// Number of places at which it could have begun in its part of the flat order.
+    /// The number of places in its part of the flat order at which the piece could have begun.
     places: usize,
-    /// True if most of the part of the flat order in which it lies is explained with it.
+    /// True if the piece and others explain most of the part of the flat order in which it lies.
     covers: bool,
 }
 
-/// The distances of pieces that do not agree by chance, with what the pieces hold.
+/// Returns the distances of pieces that do not agree by chance, with the gradients that they hold.
 ///
-/// A displaced slice explains the parts of parameters in it. A piece in the middle of a part that stays
-/// unexplained has to be longer: many places were tried for it. Ranks that hold the same say nothing new.
+/// A truly displaced slice explains the parts of parameters inside it. A piece in the middle of an unexplained part
+/// must be longer, because many places were tried for it. Several ranks with the same piece count once.
 fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
     let mut groups: HashMap<(Held, i64), Vec<&Candidate>> = HashMap::new();
     for candidate in candidates {
@@ -164,9 +164,9 @@ fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
     groups.into_iter().filter(|(_, group)| is_certain(group)).map(|(key, _)| key).collect()
 }
 
-/// Pieces of a part of the flat order that lie at other places, one behind the other; of those that are not
-/// certain by themselves, one for each distance. `is_right` gives the number of elements from one on that hold
-/// what they should.
+/// Finds pieces of one part of the flat order that belong at other places, from start to end. Of pieces that are not
+/// certain by themselves, only one is kept for each distance at a time. `is_right` returns the number of right
+/// elements from an index on.
 fn in_piece(
     rank: usize,
     flat: &Range<usize>,
@@ -202,7 +202,7 @@ fn in_piece(
             let only = here.swap_remove(0);
             explained += only.piece.elements;
             (at, behind) = (at + only.piece.elements, 0);
-            // What was found on the way to it overlaps it.
+            // Pieces found earlier that overlap this certain piece are dropped.
             found.retain(|it| it.piece.place + it.piece.elements <= only.piece.place);
             found.push(Candidate { covers: true, ..only });
             continue;
@@ -223,8 +223,7 @@ fn in_piece(
     found
 }
 
-/// True if these pieces are displaced in the same way in what the optimizers consumed in `step`.
-/// It takes no search.
+/// True if the same pieces are displaced in the same way in the optimizers' input of `step`. No search is needed.
 pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     let sums = Elements::planned(case, &[step], None);
     let consumed = consumed(case, &[step]);
@@ -249,16 +248,16 @@ pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     displaced.iter().all(is_there)
 }
 
-/// Elements in several steps.
+/// The values of elements in several steps.
 #[derive(Clone)]
 struct Elements {
-    /// Values by step.
+    /// The values of all elements, one list for each step.
     values: Vec<Vec<f64>>,
 }
 
 impl Elements {
-    /// The values that all elements of the flat order should hold in these steps: those that an optimizer
-    /// reads, or what one rank's own gradients add to them.
+    /// Returns the planned values of the whole flat order in these steps: the optimizer's input, or only the part
+    /// that rank `own` adds to it.
     fn planned(case: &Case<'_>, steps: &[usize], own: Option<usize>) -> Self {
         let (spec, plan) = (case.observed.spec, &case.plan);
         let code = Plan::code(spec);
@@ -282,14 +281,14 @@ impl Elements {
         Self { values: steps.iter().map(whole).collect() }
     }
 
-    /// The values of a rank before they are divided by the number of ranks.
+    /// Returns the values of a rank's gradients before the division by the number of ranks.
     fn times_ranks(mut self, case: &Case<'_>) -> Self {
         let ranks = case.observed.replicas() as f64;
         self.values.iter_mut().flatten().for_each(|value| *value *= ranks);
         self
     }
 
-    /// The rest of these values without those of `planned` from `start` on.
+    /// Subtracts the values of `planned`, from element `start` on.
     fn without(&self, planned: &Self, start: usize) -> Self {
         let of_step = |(held, planned): (&Vec<f64>, &Vec<f64>)| {
             held.iter().zip(&planned[start..]).map(|(held, planned)| held - planned).collect()
@@ -301,8 +300,8 @@ impl Elements {
         self.values[0].len()
     }
 
-    /// Hashes of the integers closest to the values of some elements, and of their sizes; none where no sign
-    /// shows, so that nothing tells them from others, and beyond the end.
+    /// Hashes the elements' values, rounded to integers, and their absolute values. `None` if no element shows a
+    /// sign, as such elements look the same everywhere, and for a range beyond the end.
     fn hashes(&self, elements: Range<usize>) -> Option<[u64; 2]> {
         if elements.end > self.len() || self.signs(elements.clone()) == 0 {
             return None;
@@ -316,7 +315,7 @@ impl Elements {
         Some([values.finish(), sizes.finish()])
     }
 
-    /// Number of elements whose sign shows: those that are not 0 in some step.
+    /// The number of elements that show a sign: those that are not 0 in some step.
     fn signs(&self, elements: Range<usize>) -> usize {
         let shows = |element: &usize| {
             self.values.iter().any(|values| values[*element].abs() >= bounds::SAME_ELEMENT)
@@ -324,7 +323,7 @@ impl Elements {
         elements.filter(shows).count()
     }
 
-    /// Number of elements from `start` on that are like those of `held` from `at` on.
+    /// The number of consecutive elements from `start` on that equal the elements of `held` from `at` on.
     fn alike(&self, start: usize, held: &Self, at: usize) -> usize {
         let of_step = |(expected, held): (&Vec<f64>, &Vec<f64>)| {
             let pairs = expected[start..].iter().zip(&held[at..]);
@@ -334,14 +333,14 @@ impl Elements {
     }
 }
 
-/// A part of the flat order, and what an optimizer consumed of it.
+/// A part of the flat order, with the values that an optimizer consumed for it.
 struct Part {
     flat: Range<usize>,
     held: Elements,
 }
 
-/// The gradients that the optimizer of each rank consumed in all of `steps`, by parts of the flat order; nothing
-/// of a rank of which some step was not recorded in the same parts, or was clipped.
+/// Returns the gradients that each rank's optimizer consumed in all of `steps`, by parts of the flat order. A rank is
+/// left out if one of its steps was recorded in other parts or was clipped.
 fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
     let mut steps = steps.iter().map(|step| consumed_in(case, *step));
     let mut by_rank = steps.next().unwrap_or_default();
@@ -359,7 +358,7 @@ fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
     by_rank
 }
 
-/// The gradients that the optimizer of each rank consumed in a step, where they were not clipped.
+/// Returns the gradients that each rank's optimizer consumed in one step, if they were not clipped.
 fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
     let mut by_rank: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
     for buffer in case.observed.at(Point::OptimizerInput, step) {
@@ -377,20 +376,20 @@ fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
     by_rank
 }
 
-/// A rank's own gradients, as they are before a reduction and divided by the number of ranks.
+/// Returns a rank's own gradients, before a reduction and divided by the number of ranks.
 fn of_rank(case: &Case<'_>, steps: &[usize], rank: usize) -> [Places; 2] {
     let divided = Elements::planned(case, steps, Some(rank));
     [Places::new(divided.clone().times_ranks(case)), Places::new(divided)]
 }
 
-/// Expected values of all elements, to be looked up by content.
+/// An index of the expected values of all elements, to look up places by content.
 struct Places {
     elements: Elements,
-    /// Number of elements by which a place is looked up.
+    /// The number of elements that are hashed for each place.
     head: usize,
-    /// Places by the hash of what begins there.
+    /// Places by the hash of the first `head` values there.
     by_head: HashMap<u64, Vec<usize>>,
-    /// Numbers of places by the hash of the sizes of what begins there.
+    /// The number of places by the hash of the first `head` absolute values there.
     by_size: HashMap<u64, usize>,
 }
 
@@ -408,14 +407,14 @@ impl Places {
         Self { elements, head, by_head, by_size }
     }
 
-    /// Places at which the elements that `held` has from `at` on may be found.
+    /// Returns the places whose first values equal those of `held` from `at` on.
     fn starts(&self, held: &Elements, at: usize) -> &[usize] {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[values, _]| self.by_head.get(&values)).map_or(&[], Vec::as_slice)
     }
 
-    /// Number of places at which the elements that `held` has from `at` on could be found if their signs
-    /// did not matter. Codes repeat in size, and never in their signs.
+    /// The number of places that would match `held` from `at` on if signs did not count. The absolute values of codes
+    /// repeat, but their signs never do.
     fn alternatives(&self, held: &Elements, at: usize) -> usize {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[_, sizes]| self.by_size.get(&sizes)).copied().unwrap_or(0)

@@ -1,5 +1,4 @@
-//! Backwards in which gradient hooks did not fire as autograd delivered gradients, grouped by
-//! parameters.
+//! Backwards in which gradient hooks did not fire as often as autograd delivered gradients, grouped by parameters.
 
 use std::collections::BTreeSet;
 
@@ -10,17 +9,17 @@ use super::scope::{Extent, Scope};
 use zprobe_report::Finding;
 use zprobe_report::words::abridged;
 
-/// Backwards that have parameters with odd hooks in common.
+/// A group of backwards whose hooks misfired for overlapping sets of parameters.
 #[derive(Default)]
 pub struct Group<'a> {
-    /// Backwards in order, each with its odd parameters.
+    /// The backwards in order, each with the parameters whose hooks misfired.
     backwards: Vec<(&'a BackwardAt, &'a Backward<'a>, Vec<usize>)>,
-    /// The odd parameters of all of them.
+    /// The union of these parameters over all backwards of the group.
     params: BTreeSet<usize>,
 }
 
-/// Groups of all backwards with `odd` parameters, in order. Two independent bugs of different
-/// parameters have a group each.
+/// Groups all backwards for which `odd` returns parameters, in order. Two independent bugs of different parameters
+/// get a group each.
 pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for (at, backward) in &case.observed.backwards {
@@ -47,12 +46,12 @@ pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>)
 }
 
 impl<'a> Group<'a> {
-    /// The first backward with its odd parameters.
+    /// Returns the first backward, with the parameters whose hooks misfired in it.
     pub fn first(&self) -> Option<(&'a Backward<'a>, &[usize])> {
         self.backwards.first().map(|(_, backward, params)| (*backward, &params[..]))
     }
 
-    /// A finding about the group: `kind` says what is the matter with the parameters.
+    /// Creates the sighting of this group; `kind` names the misfiring in the evidence, such as "silent".
     pub fn sighting(&self, case: &Case<'_>, mut finding: Finding, kind: &str) -> Sighting {
         let names: Vec<String> =
             self.params.iter().map(|&param| case.observed.param_name(param)).collect();

@@ -1,8 +1,8 @@
-//! The one element that may be infinite: with the shape `infinity-on-one-rank`, element 0 of one
-//! parameter in the gradient of step 0, microbatch 0, on the last rank.
+//! The one element that may be infinite: the shape `infinity-on-one-rank` makes element 0 of one parameter infinite
+//! in the gradient of step 0, microbatch 0, on the last rank.
 //!
-//! After the reduction it must be infinite wherever it is held, and nothing else may be. Parameters
-//! that were updated with it stay infinite; if the engine skipped the step, they never are.
+//! After the reduction, this element must be infinite wherever it is held, and no other element may be. Parameters
+//! updated with the infinity stay infinite; if the engine skipped the step, they never become infinite.
 
 use zprobe_model::spec::{Plan, Shape};
 use zprobe_model::trace::Point;
@@ -10,7 +10,7 @@ use zprobe_model::trace::Point;
 use super::observed::{Buffer, Observed};
 use super::placement::{Fragment, fragments};
 
-/// The element of the flat order that a run makes infinite, if it makes one.
+/// Returns the element of the flat order that the run makes infinite; `None` for a run without this shape.
 pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {
     if !observed.spec.has_shape(Shape::InfinityOnOneRank) {
         return None;
@@ -19,7 +19,7 @@ pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {
     Some(plan.params().iter().find(|param| param.name == name)?.offset)
 }
 
-/// The element of the flat order that may be infinite in this buffer.
+/// Returns the element of the flat order that may be infinite in this buffer.
 pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Option<usize> {
     let element = element(observed, plan)?;
     let step = buffer.step?;
@@ -33,7 +33,7 @@ pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Opt
     is_planned.then_some(element)
 }
 
-/// Parts of the parameters in a buffer, as far as it was recorded.
+/// Returns the parts of parameters that a buffer recorded.
 pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<Fragment> {
     let layout = observed.recorded(buffer.rank, buffer.layout);
     let mut parts = fragments(layout.unwrap_or_default(), plan);
@@ -41,8 +41,8 @@ pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<F
     parts
 }
 
-/// Takes the planned element out of the parts in which its value really is infinite or NaN; also
-/// returns how many such elements there were.
+/// Removes the planned element from the parts where its value is infinite or NaN. Also returns the number of removed
+/// elements.
 pub fn without_planned(
     parts: Vec<Fragment>,
     values: &[f64],

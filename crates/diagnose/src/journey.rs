@@ -1,5 +1,5 @@
-//! The journey of the gradient, station by station: where what was seen first departs from the
-//! plan, and what was right before it.
+//! The journey of the gradient, station by station: where the recorded buffers first depart from the plan, and which
+//! stations before that were right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use zprobe_report::{Contribution, Divergence, Family, Finding, Station};
 use super::Case;
 use super::observed::{Buffer, Observed};
 
-/// Every moment at which buffers were read, in the order of the journey.
+/// Lists every moment at which buffers were read, in the order of the journey.
 ///
-/// Ranks come to the same moments in the same order; a rank that ended early lacks the last.
+/// All ranks reach the same moments in the same order, but a rank that ended early lacks the last ones.
 pub fn stations(case: &Case<'_>) -> Vec<Station> {
     let mut read: BTreeMap<Moment, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
     for entry in &case.decoded.contributions {
@@ -33,8 +33,8 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
         .collect()
 }
 
-/// The first departure of the journey from the plan. A finding about hooks or buckets comes before
-/// the buffers of its microbatch, which are made by them.
+/// Returns the first departure of the journey from the plan. A finding about hooks or buckets comes before the
+/// buffers of its microbatch, because hooks and buckets produce these buffers.
 pub fn first_divergence(
     case: &Case<'_>,
     stations: &[Station],
@@ -43,7 +43,8 @@ pub fn first_divergence(
     if findings.is_empty() {
         return None;
     }
-    // A script may do its own part of the sum behind a buffer: that counts where it ends wrong.
+    // A script may do a part of the sum after a buffer was recorded: a station counts only if the optimizer's input
+    // is wrong too.
     let is_script = case.observed.spec.script().is_some();
     let ends_wrong = |station: &Station| {
         let mut inputs = stations.iter().filter(|it| {
@@ -91,8 +92,8 @@ pub fn first_divergence(
     let outside_backward = is_changed_outside(case, station);
     let made_by = |point| (engines::of(case.observed.engine()).function)(spec, class, point);
     let function = made_by(station.point);
-    // In a script it may be anything unless what came before was right. What has made the gradient before the step,
-    // which was right, has not made it wrong.
+    // In a script any code may be at fault, unless the station before was right. A function that produced the right
+    // gradient before the step cannot have made it wrong.
     let before = departed.checked_sub(1).map(|before| &stations[before]);
     let may_be = before.filter(|it| it.step == station.step).is_some_and(|before| {
         before.point != Point::BeforeStep || made_by(Point::BeforeStep) != function
@@ -110,7 +111,8 @@ pub fn first_divergence(
     })
 }
 
-/// True if the gradients that are wrong at a station of a script changed after the backward before, and outside of it.
+/// True if the wrong gradients of a script's station were changed after the previous backward, outside of any
+/// backward.
 fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
     let Some(before) = station.microbatch.and_then(|it| it.checked_sub(1)) else { return false };
     let changed = &case.observed.script.changed;
@@ -119,11 +121,11 @@ fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
         |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.param_name(*param));
     let mut of_ranks =
         station.departed.iter().map(|rank| changed.get(&(station.step, before, *rank)));
-    // Behind a reduction a gradient is wrong on all ranks if one has changed it.
+    // After a reduction, a gradient is wrong on all ranks if one rank changed it.
     of_ranks.any(|params| params.is_some_and(|params| params.iter().any(is_wrong)))
 }
 
-/// Parameters that are not as planned at a station; none for all that no other entry names.
+/// Returns the parameters that are not as planned at a station; `None` stands for all that no other entry names.
 fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
     let is_here =
         |entry: &&Contribution| Moment::of(entry) == Moment::at(station) && !entry.as_planned;
@@ -136,7 +138,7 @@ fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
     Some(params)
 }
 
-/// A point of a step, or of one of its microbatches.
+/// A point of a step, or of one of the microbatches of the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment {
     step: usize,
@@ -154,7 +156,7 @@ impl Moment {
     }
 }
 
-/// The moments of the rank that saw most of them, in its order.
+/// Returns the moments of the rank that recorded most of them, in its order.
 fn moments(observed: &Observed<'_>) -> Vec<Moment> {
     let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
     for buffer in observed.buffers.iter().filter(|buffer| buffer.step.is_some()) {

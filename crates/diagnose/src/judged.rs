@@ -1,4 +1,4 @@
-//! The stretches of a script's sum that its verdict is about, and those that it is not.
+//! The parts of a script's gradient sum that its verdict covers, and the parts that it leaves out.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use super::loss::scale::{Sum, judge};
 use super::loss::{Term, main};
 use zprobe_report::words::{amount, weight_text};
 
-/// The stretches that were judged of a script, and those that were not, in a line; none for runs of an engine.
+/// Describes in one line which parts of a script's gradient sum were judged and which were not; `None` for runs of an
+/// engine.
 pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Option<String> {
     case.observed.spec.script()?;
     let (mut judged, mut not) = (Vec::new(), Vec::new());
@@ -44,19 +45,20 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Opti
 /// Checks that the scale of the loss was judged.
 ///
 /// # Errors
-/// The reason why it was not.
+///
+/// Returns the reason why it was not judged.
 fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Result<(), String> {
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let mut terms = steps.iter().filter(|(step, _)| recorded.contains(step));
     let Some(term) = terms.find_map(|(_, terms)| main(terms)) else {
-        return Err("its terms were not read".to_owned());
+        return Err("the terms of the loss were not read".to_owned());
     };
     match judge(case, term) {
         Sum::Mean | Sum::Off(..) | Sum::Partial(..) | Sum::Unmasked(_) => Ok(()),
-        Sum::Plain => Err("a sum that nothing divides".to_owned()),
+        Sum::Plain => Err("the loss is a sum without a division".to_owned()),
         Sum::Unexplained(value) => {
-            Err(format!("{} of a mean, which nothing explains", weight_text(value)))
+            Err(format!("{} times a mean, for an unknown reason", weight_text(value)))
         }
-        Sum::Unknown => Err("a function of its own hides it".to_owned()),
+        Sum::Unknown => Err("a custom function hides it".to_owned()),
     }
 }

@@ -1,10 +1,9 @@
-//! From a trace to a report: pure functions, no processes, no clock.
+//! The diagnosis turns a trace into a report with pure functions: it starts no processes and reads no clock.
 //!
-//! [`observed`] sorts the events, [`placement`] says who holds what, [`decode`] reads contribution
-//! weights from buffers, [`deviation`] compares them with the plan and recognises patterns, the
-//! [`rules`] turn what they see into findings, and [`causes`] hangs consequences under their root.
-//! The live run and `zprobe show RUN_DIR` both come through [`diagnose`], with the trace read
-//! from disk.
+//! [`observed`] sorts the events, [`placement`] says which rank holds which elements, [`decode`] reads contribution
+//! weights from buffers, and [`deviation`] compares the weights with the plan and recognises patterns. The [`rules`]
+//! turn deviations and other facts into findings, and [`causes`] attaches each consequence to its root cause. A live
+//! run and `zprobe show RUN_DIR` both call [`diagnose`] with the trace read from disk.
 
 pub mod bounds;
 pub mod causes;
@@ -45,23 +44,23 @@ use self::placement::Placement;
 
 /// All facts that a rule may look at.
 pub struct Case<'a> {
-    /// The trace, sorted.
+    /// The events of the trace, sorted by topic.
     pub observed: Observed<'a>,
-    /// Plan of where every gradient should have gone.
+    /// The plan of where every gradient should have gone.
     pub plan: Plan,
-    /// Placement of the parameters on the ranks.
+    /// The placement of the parameters on the ranks.
     pub placement: Placement,
-    /// Elements that no rank's optimizer was seen to hold.
+    /// The elements that were not seen in any rank's optimizer.
     pub missing: Missing,
-    /// The norms that gradients must have.
+    /// The norms that the gradients must have.
     pub norms: Norms,
-    /// Contribution weights that the buffers really hold.
+    /// The contribution weights that were read from the buffers.
     pub decoded: Decoded,
-    /// Deviations of the optimizer's input from the plan.
+    /// The deviations of the optimizer's input from the plan.
     pub deviations: Vec<Deviation>,
-    /// True if the ranks of a script train apart, so that their gradients need not be averaged.
+    /// True if the ranks of a script train separately, as in local SGD, so that their gradients need not be averaged.
     pub is_apart: bool,
-    /// First moment at which repeats of this run differ from it.
+    /// The first moment at which repeats of this run differ from it; `None` if they agree or there are no repeats.
     pub repeats: Option<&'a repeats::First>,
 }
 
@@ -70,7 +69,7 @@ pub fn diagnose(trace: &Trace) -> Report {
     examine(trace, None)
 }
 
-/// Diagnoses a recorded run, with what is known of its repeats.
+/// Diagnoses a recorded run, given the first difference from its repeats, if there is one.
 fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     let observed = Observed::new(trace);
     let plan = observed.plan();
@@ -124,8 +123,8 @@ fn examine(trace: &Trace, repeats: Option<&repeats::First>) -> Report {
     report.within_bounds()
 }
 
-/// The verdict on a run with these findings. Something that a crash kept the engine from may be
-/// wrong too, so that a crash outweighs other findings.
+/// Returns the verdict on a run with these findings. A crash outweighs other findings, because the part of the run
+/// that the crash prevented may be wrong too.
 fn verdict(case: &Case<'_>, findings: &[Finding]) -> Verdict {
     let crashed = findings.iter().any(|finding| rules::is_crash(finding.code));
     let complete = case.observed.ending() == Ending::Complete;

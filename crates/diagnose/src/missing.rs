@@ -1,4 +1,4 @@
-//! Elements that no rank's optimizer was seen to hold: lost, or held where they were not recognised.
+//! Elements that were not seen in any rank's optimizer: they are lost, or held but not recognised.
 
 use super::observed::Observed;
 use super::placement::{Placement, Span};
@@ -6,21 +6,21 @@ use zprobe_model::spec::{Plan, RunSpec};
 use zprobe_model::trace::LayoutName;
 use zprobe_report::words::{abridged, amount};
 
-/// Most elements of a rank's piece of a parameter that is too short to be recognised by itself. A parameter
-/// of which more remains unread is not judged.
+/// The largest number of elements in a rank's piece of a parameter that is too short to be recognised by itself. A
+/// parameter with more unrecognised elements is not judged.
 const SHORT: usize = 16;
 
-/// The elements that no rank's optimizer was seen to hold.
+/// The elements that were not seen in any rank's optimizer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// Elements that no optimizer holds.
+    /// The elements that no optimizer holds.
     pub lost: Vec<Span>,
-    /// Elements for which there is room among those that optimizers hold and that were not recognised.
+    /// The elements that may be held: optimizers hold enough unrecognised elements to include them.
     pub unread: Vec<Span>,
 }
 
 impl Missing {
-    /// Tells what is lost from what may be held where it was not recognised.
+    /// Separates lost elements from elements that may be held without being recognised.
     pub fn new(observed: &Observed<'_>, placement: &Placement, plan: &Plan) -> Self {
         let spans = placement.spans(plan).into_iter().filter(|span| span.owners.is_empty());
         let pieces = joined(spans);
@@ -30,8 +30,9 @@ impl Missing {
         Self::sorted(pieces, rooms(observed))
     }
 
-    /// Sorts pieces that nobody was seen to hold, for which there are rooms of so many elements. A room that is
-    /// as long as a piece is the piece's; all others together have the shortest pieces.
+    /// Sorts pieces that no optimizer was seen to hold; `rooms` are the lengths of unrecognised runs of elements. A
+    /// room of exactly a piece's length belongs to that piece. The remaining rooms together are assigned to the
+    /// shortest pieces.
     fn sorted(mut pieces: Vec<Span>, mut rooms: Vec<usize>) -> Self {
         let mut missing = Self::default();
         pieces.sort_by_key(|piece| piece.flat.len());
@@ -54,14 +55,14 @@ impl Missing {
         missing
     }
 
-    /// True if more of a parameter is unread than short pieces of it. Of a script that is only observed, that
-    /// is no surprise: parameters whose elements are alike cannot be recognised there.
+    /// True if a parameter has more unrecognised elements than short pieces explain. For a script that is only
+    /// observed this is normal, because parameters with equal elements cannot be recognised there.
     pub fn is_much(&self, spec: &RunSpec) -> bool {
         let is_observed = spec.script().is_some_and(|script| script.observe.is_some());
         !is_observed && self.unread.iter().any(|it| it.flat.len() > SHORT * spec.world_size)
     }
 
-    /// Sentence on what was not recognised; none if that is nothing.
+    /// Describes the unrecognised elements in one sentence; `None` if there are none.
     pub fn describe(&self, observed: &Observed<'_>) -> Option<String> {
         let unread = || self.unread.iter().filter(|piece| !observed.is_transformed(piece.param));
         let elements: usize = unread().map(|piece| piece.flat.len()).sum();
@@ -69,10 +70,10 @@ impl Missing {
             unread().map(|piece| observed.param_name(piece.param)).collect();
         names.dedup();
         let why = if observed.holds_unknown() {
-            "what optimizers hold does not tell where it belongs"
+            "the contents of the optimizers do not show which elements they are"
         } else {
-            "optimizers hold as many elements or more that were not recognised, because they are too \
-             few in a row or hold something else than gradients"
+            "the optimizers hold at least as many unrecognised elements, which are too \
+             few in a row or are not gradients"
         };
         (elements > 0).then(|| {
             format!("{} of {}: not seen, {why}", amount(elements, "element"), abridged(&names))
@@ -80,7 +81,7 @@ impl Missing {
     }
 }
 
-/// Numbers of elements of ranks' optimizers that were not recognised, one for each run of them.
+/// Returns the lengths of the unrecognised runs of elements in the ranks' optimizers.
 fn rooms(observed: &Observed<'_>) -> Vec<usize> {
     let partitions =
         observed.layouts.iter().filter(|((_, name), _)| *name == LayoutName::Partition);
@@ -88,7 +89,7 @@ fn rooms(observed: &Observed<'_>) -> Vec<usize> {
     segments.filter(|segment| segment.unread).map(|segment| segment.len).collect()
 }
 
-/// Parts of parameters, each as long as it can be.
+/// Joins adjacent spans of the same parameter.
 fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for span in spans {
@@ -115,7 +116,7 @@ mod tests {
         lengths.iter().enumerate().map(piece).collect()
     }
 
-    /// Lengths of pieces that are lost, and of those that are unread.
+    /// Returns the lengths of the lost pieces and of the unread pieces.
     fn sorted(lengths: &[usize], rooms: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let missing = Missing::sorted(pieces(lengths), rooms.to_vec());
         let lengths = |pieces: &[Span]| pieces.iter().map(|it| it.flat.len()).collect();

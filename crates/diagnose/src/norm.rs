@@ -1,4 +1,5 @@
-//! The global norm of a step's gradient: what it must be, and what clipping to a limit makes of it.
+//! The global norm of a step's gradient: its planned value, and the factor by which clipping to a limit scales the
+//! gradient.
 
 use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
@@ -9,20 +10,19 @@ use super::bounds;
 use super::infinity;
 use super::observed::Observed;
 
-/// Number that is added to the norm before the limit is divided by it:
-/// `torch.nn.utils.clip_grad_norm_`, and DeepSpeed's `unscale_and_clip_grads` in
-/// `runtime/zero/stage_1_and_2.py`.
+/// The number that is added to the norm before the limit is divided by it, in `torch.nn.utils.clip_grad_norm_` and in
+/// DeepSpeed's `unscale_and_clip_grads` (`runtime/zero/stage_1_and_2.py`).
 const CLIP_EPSILON: f64 = 1e-6;
 
-/// The norms that the averaged gradients of a run must have, by step: known for coded data only.
+/// The norms that the averaged gradients of a run must have, by step. Only coded data have known norms.
 pub struct Norms {
     by_step: BTreeMap<usize, f64>,
-    /// Number of elements that every norm is over.
+    /// The number of elements that every norm covers.
     elements: usize,
 }
 
 impl Norms {
-    /// Works out the norms. A step with an infinite gradient has none.
+    /// Computes the planned norms. A step with an infinite gradient has none.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let spec = observed.spec;
         let elements = (0..plan.params().len())
@@ -38,29 +38,28 @@ impl Norms {
         Self { by_step, elements }
     }
 
-    /// The norm of a step's averaged gradient, if it is known.
+    /// The norm of a step's averaged gradient; `None` if it is unknown.
     pub fn of(&self, step: usize) -> Option<f64> {
         self.by_step.get(&step).copied()
     }
 
-    /// Norm of a gradient whose elements are all 1.
+    /// The norm of a gradient whose elements are all 1.
     pub fn root_of_elements(&self) -> f64 {
         (self.elements as f64).sqrt()
     }
 
-    /// Bound on the error of an engine's norm, as a share of the norm ([`bounds::norm`]).
+    /// The bound on the error of an engine's norm, as a share of the norm ([`bounds::norm`]).
     pub fn tolerance(&self, gradient: Dtype) -> f64 {
         bounds::norm(self.elements, gradient)
     }
 }
 
-/// Number of different parameters that a parameter of the plan stands for: each rank has an expert
-/// of its own.
+/// The number of parameters that one parameter of the plan stands for: each rank has its own experts.
 fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
     if plan.usage(param).is_experts() { spec.world_size } else { 1 }
 }
 
-/// Norm of what should reach the optimizers, whose elements are whole numbers.
+/// Computes the norm of the planned input of the optimizers, whose elements are whole numbers.
 fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
     let code = Plan::code(spec);
     let boundary = spec.gradient_accumulation_steps - 1;
@@ -68,7 +67,7 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
         let usage = plan.usage(param);
         let weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
         let elements = plan.params()[param].range();
-        // Rows are orthogonal over every period of the code.
+        // The rows of the code are orthogonal over every full period.
         let periods = elements.len() / code.length();
         let rest = elements.start + periods * code.length()..elements.end;
         let in_period = weights.iter().map(|w| w * w).sum::<f64>() * code.length() as f64;
@@ -78,22 +77,22 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// Factor with which clipping multiplies a gradient.
+/// The factor by which clipping multiplies a gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// No factor: the norm is within the limit, or there is no limit.
     No,
     /// A factor below 1.
     By(f64),
-    /// The norm is not finite, or not known. By the formula of `clip_grad_norm_` every finite
-    /// element becomes 0; an engine that leaves all as they are is right too. (DeepSpeed puts a
-    /// number in the place of such a norm, reports it, and clips by that.)
+    /// The norm is not finite or unknown. By the formula of `clip_grad_norm_` every finite element becomes 0, but an
+    /// engine that leaves all elements unchanged is right too. (DeepSpeed replaces such a norm by a number, reports
+    /// that number, and clips by it.)
     Unbounded,
 }
 
 impl Clip {
-    /// The clipping that a rank's engine had to do in a step, going by the norm that it computed
-    /// itself: whether that norm is right is for ZP604 alone.
+    /// Returns the clipping that a rank's engine had to apply in a step, according to the norm that the engine
+    /// computed. ZP604 judges whether that norm is right.
     pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
         let reported = observed.norms.get(&(step, rank));
         let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
@@ -111,13 +110,12 @@ impl Clip {
     }
 }
 
-/// The norm that an engine clipped by, derived from the norm that it reports. Some engines report
-/// the norm of the gradient of the scaled loss, and divide by the scale only where they clip:
-/// DeepSpeed's `FP16_UnfusedOptimizer.unscale_and_clip_grads` in
-/// `runtime/fp16/unfused_optimizer.py`.
+/// Derives the norm that an engine clipped by from the norm that it reports. Some engines report the norm of the
+/// gradient of the scaled loss, and divide by the scale only for clipping, such as DeepSpeed's
+/// `FP16_UnfusedOptimizer.unscale_and_clip_grads` in `runtime/fp16/unfused_optimizer.py`.
 fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
     let off = |norm: f64| (norm / right).ln().abs();
-    // A gradient that is wrong besides has another norm, but one of about the same size.
+    // A gradient with another fault has another norm, but one of about the same size.
     let is_scaled = off(reported / scale) < off(reported).min(LN_2);
     if is_scaled { reported / scale } else { reported }
 }
@@ -139,7 +137,7 @@ mod tests {
         let spec = request.resolve().expect("a valid request");
         let square = |spec: &RunSpec, plan: &Plan| norm(spec, plan, 0).powi(2).round();
         let plan = Plan::new(&spec);
-        // The same parameters, of which none is an expert's.
+        // The same parameters, none of which belongs to an expert.
         let ordinary = RunSpec { shapes: Vec::new(), ..spec.clone() };
         let shared = Plan::with_params(&ordinary, plan.params().to_vec());
         let name = Shape::Experts.param();

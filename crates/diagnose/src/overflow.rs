@@ -1,20 +1,20 @@
-//! Overflows and skipped steps: which rank decided what, and whether it had a reason.
+//! Overflows and skipped steps: the decision of each rank, and whether the overflow had a reason.
 
 use super::infinity;
 use super::observed::Observed;
 use zprobe_model::spec::{Dtype, Plan};
 use zprobe_model::trace::{Event, Phase, Point};
 
-/// Decision of a rank about a step.
+/// A rank's decision about a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The rank took the step.
     Taken,
-    /// The rank saw an overflow, and skipped the step.
+    /// The rank saw an overflow and skipped the step.
     Skipped,
 }
 
-/// Decision of a rank about a step; none if it did not come that far.
+/// Returns a rank's decision about a step; `None` if the rank did not get that far.
 pub fn decision(
     observed: &Observed<'_>,
     plan: &Plan,
@@ -27,8 +27,7 @@ pub fn decision(
     if observed.of_rank(rank, Point::OptimizerInput, step).next().is_some() {
         return Some(Decision::Taken);
     }
-    // A rank that died in the step, right after it had met the infinity, could not report its
-    // decision.
+    // A rank that died in the step right after it met the infinity could not report its decision.
     let stepping = matches!(
         observed.processes[rank].last_phase,
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
@@ -37,7 +36,7 @@ pub fn decision(
     if observed.spec.dtype != Dtype::Fp16 || !infinite || !stepping {
         return None;
     }
-    // A rank that hangs in the step while others skipped it went on where they did not.
+    // A rank that hangs in a step that others skipped has taken the step.
     let skipped =
         |other: usize| observed.scaled.get(&(step, other)).is_some_and(|scaled| scaled.overflow);
     if observed.processes[rank].failure.is_some() {
@@ -49,7 +48,7 @@ pub fn decision(
     }
 }
 
-/// Reason why a step may overflow; none if nothing in it can.
+/// Returns the reason why a step may overflow; `None` if no gradient of the step can.
 pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<String> {
     if step == 0 && infinity::element(observed, plan).is_some() {
         return Some("one element of one rank's gradient is infinite".to_owned());
@@ -58,14 +57,14 @@ pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<Strin
     let scale = (0..spec.world_size).find_map(|rank| observed.scaled.get(&(step, rank)))?.scale;
     let narrow = [spec.dtype, spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let largest = narrow.into_iter().map(Dtype::largest).fold(f64::INFINITY, f64::min);
-    // A gradient is ±W times the loss scale once the loss was divided by GA; the largest that an
-    // engine can hold on its way is the sum of all W·GA, before the division by W.
+    // A gradient is ±W times the loss scale after the loss was divided by GA. The largest value that an engine can
+    // hold is the sum of all W·GA gradients, before the division by W.
     let (world, ga) = (spec.world_size as f64, spec.gradient_accumulation_steps as f64);
     let most = world * world * ga * scale;
     (most > largest).then(|| {
         format!(
-            "with loss scale {scale} the sum of {} gradients may be as large as {most}, and \
-             {largest} is the largest number",
+            "with loss scale {scale} the sum of {} gradients may reach {most}, but \
+             {largest} is the largest number of the dtype",
             spec.contributions_per_step()
         )
     })

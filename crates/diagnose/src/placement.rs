@@ -1,8 +1,8 @@
-//! Placement of the model on the ranks: the fragments of parameters in each rank's partition, as
-//! the ranks described them.
+//! The placement of the model on the ranks: the fragments of parameters in each rank's partition, as the ranks
+//! described them.
 //!
-//! Engines partition differently: one flat order into equal parts, each parameter by itself, or not
-//! at all. No code behind this point assumes how.
+//! Engines partition differently: one flat order cut into equal parts, each parameter by itself, or not at all. Code
+//! that uses a placement does not assume any of these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,38 +16,37 @@ use super::observed::Observed;
 /// A run of consecutive elements of one parameter inside a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Index of the parameter.
+    /// The index of the parameter.
     pub param: usize,
-    /// Its elements, in the flat order.
+    /// The elements of the fragment, as indices of the flat order.
     pub flat: Range<usize>,
-    /// Start of the fragment in the buffer.
+    /// The index of the fragment's first element in the buffer.
     pub start: usize,
 }
 
 /// Consecutive elements of one parameter that the same ranks hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Index of the parameter.
+    /// The index of the parameter.
     pub param: usize,
-    /// Its elements, in the flat order.
+    /// The elements of the span, as indices of the flat order.
     pub flat: Range<usize>,
-    /// Ranks that hold them; a rank that holds them twice is listed twice.
+    /// The ranks that hold the span, ascending; a rank that holds it twice is listed twice.
     pub owners: Vec<usize>,
 }
 
-/// Placement of the model on the ranks.
+/// The placement of the model on the ranks.
 pub struct Placement {
-    /// Fragments by rank; none for a rank that never described its partition.
+    /// The fragments of each rank; `None` for a rank that never described its partition.
     partitions: Vec<Option<Vec<Fragment>>>,
-    /// Samples that were recorded of buffers, by rank and layout, where buffers were not recorded
-    /// whole.
+    /// The samples of recorded buffers, by rank and layout, for buffers that were not recorded in full.
     samples: BTreeMap<(usize, LayoutName), Samples>,
-    /// Places of the flat order at which some partition is cut.
+    /// The indices of the flat order at which a partition of some rank is cut.
     cuts: BTreeSet<usize>,
 }
 
 impl Placement {
-    /// Reads the partitions' layouts.
+    /// Reads the layouts of the partitions.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let partitions: Vec<Option<Vec<Fragment>>> = (0..observed.spec.world_size)
             .map(|rank| {
@@ -61,8 +60,8 @@ impl Placement {
             .flatten()
             .flat_map(|fragment| [fragment.flat.start, fragment.flat.end])
             .collect();
-        // In the first step of a script, addresses lie at the ends of pieces; real gradients are sampled
-        // anywhere.
+        // Samples need not include the ends of pieces in the first step of a script, where the ends hold addresses,
+        // nor in real gradients, which are sampled anywhere.
         let has_ends = observed
             .spec
             .script()
@@ -75,13 +74,13 @@ impl Placement {
         Self { partitions, cuts, samples: samples.collect() }
     }
 
-    /// Share of a rank's buffers of a layout that was recorded: 1 for all.
+    /// The recorded share of a rank's buffers of a layout; 1 if they were recorded in full.
     pub fn recorded_share(&self, rank: usize, layout: LayoutName) -> f64 {
         self.samples.get(&(rank, layout)).map_or(1.0, |samples| samples.share)
     }
 
-    /// The smallest share of elements that a rank recorded: of what its optimizer holds, or, where samples are only known of
-    /// whole parameters, of its model. None if all ranks recorded all elements.
+    /// Returns the smallest share of elements that a rank recorded: of its optimizer's elements, or of its model
+    /// where samples are only known of whole parameters. `None` if all ranks recorded all elements.
     pub fn smallest_share(&self) -> Option<f64> {
         let smallest = |layout: LayoutName| {
             let of_layout = self.samples.iter().filter(move |((_, name), _)| *name == layout);
@@ -90,13 +89,13 @@ impl Placement {
         smallest(LayoutName::Partition).or_else(|| smallest(LayoutName::Full))
     }
 
-    /// Fragments that a rank's optimizer holds; none if the rank never described them.
+    /// Returns the fragments that a rank's optimizer holds; `None` if the rank never described them.
     pub fn partition(&self, rank: usize) -> Option<&[Fragment]> {
         self.partitions.get(rank)?.as_deref()
     }
 
-    /// Number of trainable elements that a rank was to record of what its optimizer holds; none if
-    /// the rank never described that, or if its samples lack the first or last element of a piece.
+    /// The number of trainable elements that a rank had to record of its optimizer's elements. `None` if the rank
+    /// never described them, or if its samples lack the first or last element of a piece.
     pub fn wanted(&self, rank: usize) -> Option<usize> {
         let held = self.partition(rank)?;
         match self.samples.get(&(rank, LayoutName::Partition)) {
@@ -105,8 +104,8 @@ impl Placement {
         }
     }
 
-    /// Number of trainable elements that a rank was to record of the model that it has; none if its
-    /// samples lack the first or last element of a piece.
+    /// The number of trainable elements that a rank had to record of its model; `None` if its samples lack the first
+    /// or last element of a piece.
     pub fn wanted_of_model(&self, rank: usize, plan: &Plan) -> Option<usize> {
         match self.samples.get(&(rank, LayoutName::Full)) {
             None => Some(trainable(plan).filter(|it| it.is_on(rank)).map(Param::numel).sum()),
@@ -114,13 +113,13 @@ impl Placement {
         }
     }
 
-    /// True if every rank described what it holds.
+    /// True if every rank described its partition.
     pub fn is_complete(&self) -> bool {
         self.partitions.iter().all(Option::is_some)
     }
 
-    /// True if a step has a gradient for anything that a rank's optimizer holds. A rank that never
-    /// described what it holds is assumed to be due one.
+    /// True if the step has a gradient for any element of a rank's optimizer. A rank that never described its
+    /// partition counts as due.
     pub fn is_due(&self, plan: &Plan, step: usize, rank: usize, ga: usize) -> bool {
         let ranks = 0..self.partitions.len();
         let used = |param: usize| {
@@ -130,14 +129,14 @@ impl Placement {
         self.partition(rank).is_none_or(|held| held.iter().any(|fragment| used(fragment.param)))
     }
 
-    /// The first rank whose optimizer holds the same as this rank's; none if this rank never described
-    /// what it holds.
+    /// Returns the first rank whose optimizer holds the same elements as this rank's; `None` if this rank never
+    /// described its partition.
     pub fn first_replica(&self, rank: usize) -> Option<usize> {
         let held = self.partitions.get(rank)?.as_ref()?;
         self.partitions.iter().position(|other| other.as_ref() == Some(held))
     }
 
-    /// Cuts a run of elements wherever some rank's partition is cut.
+    /// Cuts a fragment wherever some rank's partition is cut.
     pub fn cut(&self, fragment: Fragment) -> impl Iterator<Item = Fragment> + '_ {
         let Fragment { param, flat, start } = fragment;
         let inner = self.cuts.range(flat.start + 1..flat.end.max(flat.start + 1)).copied();
@@ -149,9 +148,10 @@ impl Placement {
         })
     }
 
-    /// Every trainable parameter, cut so that each part has the same owners throughout.
+    /// Returns all trainable parameters, cut so that each span has the same owners throughout.
     pub fn spans(&self, plan: &Plan) -> Vec<Span> {
-        // Fragments of all ranks by where they start: each part asks only those that can hold it.
+        // Fragments of all ranks, sorted by start, so that each part is compared only with fragments that can hold
+        // it.
         let mut held: Vec<(&Fragment, usize)> = Vec::new();
         for (rank, partition) in self.partitions.iter().enumerate() {
             held.extend(partition.iter().flatten().map(|fragment| (fragment, rank)));
@@ -169,7 +169,7 @@ impl Placement {
                     open.push((fragment, rank));
                     next += 1;
                 }
-                // No part reaches over the end of a fragment: that is where parts are cut.
+                // No part reaches over the end of a fragment, because parts are cut there.
                 let holds = |(fragment, _): &&(&Fragment, usize)| flat.end <= fragment.flat.end;
                 let mut owners: Vec<usize> =
                     open.iter().filter(holds).map(|(_, rank)| *rank).collect();
@@ -181,17 +181,17 @@ impl Placement {
     }
 }
 
-/// The samples that are recorded of buffers of one layout.
+/// The samples recorded of all buffers of one layout.
 struct Samples {
-    /// Share of the elements that are sampled.
+    /// The share of the elements that is sampled.
     share: f64,
-    /// Number of trainable elements among them; none if the first or last one of a piece is not
-    /// sampled.
+    /// The number of sampled trainable elements; `None` if the first or last element of a piece is not sampled.
     wanted: Option<usize>,
 }
 
 impl Samples {
-    /// Samples of a layout; `with_ends` if they must have the first and last element of every piece.
+    /// Creates the samples of a layout. With `with_ends`, samples must include the first and last element of every
+    /// piece.
     fn new(samples: &[Fragment], whole: &[Fragment], plan: &Plan, with_ends: bool) -> Self {
         let count = |fragments: &[Fragment]| -> usize {
             fragments.iter().map(|fragment| fragment.flat.len()).sum()
@@ -213,8 +213,8 @@ fn trainable(plan: &Plan) -> impl Iterator<Item = &Param> {
     plan.params().iter().filter(|param| param.trainable)
 }
 
-/// The parameters' parts in a buffer that is laid out like this. Padding, and what lies in no
-/// parameter of the plan, is left out.
+/// Returns the fragments of parameters in a buffer with this layout. Padding and segments outside of the plan's
+/// parameters are left out.
 pub fn fragments(segments: &[Segment], plan: &Plan) -> Vec<Fragment> {
     let mut fragments = Vec::new();
     let mut start = 0;

@@ -1,4 +1,4 @@
-//! Remarks on a user's script: what is no error, and worth knowing.
+//! Remarks on a user's script: facts that are worth knowing but are no errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::Case;
 use zprobe_model::trace::Aside;
 use zprobe_report::words::{abridged, counted};
 
-/// All remarks, a sentence each; none on runs of an engine alone.
+/// Returns all remarks, one sentence each; empty for runs of an engine without a user's script.
 pub fn remarks(case: &Case<'_>) -> Vec<String> {
     if case.observed.spec.script().is_none() {
         return Vec::new();
@@ -21,7 +21,7 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     all
 }
 
-/// Places of backwards and steps in the user's own code, in words; none where they were not seen.
+/// Names the lines of the user's code that call backward and step; `None` if they were not seen.
 pub fn places(case: &Case<'_>) -> Option<String> {
     let first = case.observed.remarks.values().next()?;
     let said = |what: &str, places: &[String]| match places {
@@ -33,20 +33,20 @@ pub fn places(case: &Case<'_>) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Gradients that cross the ranks in every microbatch.
+/// Remarks that gradients are reduced over the ranks in every microbatch.
 fn reduced_early(case: &Case<'_>) -> Option<String> {
     let early = case.observed.remarks.values().any(|it| it.reduced_early == Some(true));
     let times = case.observed.spec.gradient_accumulation_steps;
     early.then(|| {
         format!(
-            "gradients cross the ranks in each of the {times} microbatches of a step, where once would \
-             do (no_sync, set_requires_gradient_sync): their weights are the same, at {times} times the \
+            "gradients are reduced over the ranks in each of the {times} microbatches of a step, where once would \
+             do (no_sync, set_requires_gradient_sync): the result is the same, at {times} times the \
              communication"
         )
     })
 }
 
-/// A schedule of learning rates that steps in each microbatch. Its length may be counted in microbatches.
+/// Remarks that a learning-rate schedule steps in each microbatch. Its length may be counted in microbatches.
 fn schedule(case: &Case<'_>) -> Option<String> {
     let times = case.observed.spec.gradient_accumulation_steps;
     let is_it = |steps: f64| times > 1 && steps == times as f64;
@@ -58,15 +58,15 @@ fn schedule(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Clipping by value, which is taken out of what is judged.
+/// Remarks that gradients are clipped by value, which is excluded from the judgement.
 fn clipped_by_value(case: &Case<'_>) -> Option<String> {
     let bound = case.observed.remarks.values().find_map(|it| it.clipped_by_value)?;
     Some(format!(
-        "the script clips gradients by value, to {bound}: what it cut off counts as it was before"
+        "the script clips gradients by value, to {bound}: weights are those before the clipping"
     ))
 }
 
-/// Microbatches whose gradients were cleared on purpose.
+/// Remarks that the gradients of some microbatches were cleared on purpose.
 fn set_aside(case: &Case<'_>) -> Vec<String> {
     let mut by_reason: BTreeMap<Aside, BTreeSet<usize>> = BTreeMap::new();
     for ((_, _, microbatch), why) in &case.observed.set_aside {
@@ -79,7 +79,7 @@ fn set_aside(case: &Case<'_>) -> Vec<String> {
                 "and the parameters changed, as by sharpness-aware minimisation (SAM)"
             }
             Aside::InputGradient => {
-                "and only that backward had a gradient of an input, as for an adversarial example or a \
+                "and only the cleared backward had a gradient of an input, as for an adversarial example or a \
                  saliency map"
             }
         };
@@ -92,7 +92,7 @@ fn set_aside(case: &Case<'_>) -> Vec<String> {
     by_reason.into_iter().map(said).collect()
 }
 
-/// Windows that were given up.
+/// Remarks that the microbatches before some steps were given up.
 fn given_up(case: &Case<'_>) -> Option<String> {
     let windows = &case.observed.given_up;
     let mut steps: Vec<usize> = windows.keys().map(|(step, _)| *step).collect();
@@ -106,7 +106,7 @@ fn given_up(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Parameters of which some ranks have a gradient in a microbatch, and others have none.
+/// Remarks that some ranks have a gradient of a parameter in a microbatch in which others have none.
 fn partly_used(case: &Case<'_>) -> Option<String> {
     let observed = &case.observed;
     let mut having: BTreeMap<(usize, usize), BTreeMap<usize, BTreeSet<usize>>> = BTreeMap::new();
@@ -133,7 +133,7 @@ fn partly_used(case: &Case<'_>) -> Option<String> {
     let without: Vec<usize> = without.into_iter().collect();
     (!names.is_empty()).then(|| {
         format!(
-            "{} had no gradient of {} in microbatches in which others had one",
+            "{} had no gradient of {} in microbatches in which other ranks had one",
             counted("rank", &without),
             abridged(&names),
         )

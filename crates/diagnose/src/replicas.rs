@@ -1,5 +1,5 @@
-//! Replicas of a script's parameters: whether ranks begin, and stay, with the same values, and whether they are
-//! meant to.
+//! Replicas of a script's parameters: whether the ranks begin and stay with the same values, and whether they have
+//! to.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use super::deviation::{Deviation, Pattern};
 use super::observed::Observed;
 use zprobe_report::words::abridged;
 
-/// Parameters of which ranks had different values after a step (none: before the first), by index.
+/// Returns the indices of the parameters whose values differed between ranks after a step; `after` is `None` for the
+/// values before the first step.
 pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
     let mut known: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     let mut unlike = Vec::new();
@@ -26,7 +27,7 @@ pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
     unlike
 }
 
-/// Reason why ranks that do not average gradients may be right; none where they have to.
+/// Returns the reason why ranks without averaged gradients may be right; `None` if they have to average gradients.
 pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<String> {
     observed.spec.script()?;
     if deviations.is_empty() {
@@ -38,8 +39,8 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
     let averages = observed.remarks.values().any(|it| it.averages);
     if averages && deviations.iter().all(is_own) {
         return Some(
-            "gradients: each rank steps with its own, and parameters or their change are averaged over the ranks \
-             (local SGD): which of them are to be shared is not known"
+            "gradients: each rank steps with its own gradients, and parameters or their changes are averaged over the \
+             ranks (local SGD); zprobe cannot tell which gradients should be shared"
                 .to_owned(),
         );
     }
@@ -47,8 +48,9 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
     let names: Vec<String> = unlike.iter().map(|param| observed.param_name(*param)).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "gradients: ranks began with different values of {}: with tensor or expert parallelism each has gradients \
-             of its own, and which are to be averaged is not known; without, parameters were never broadcast",
+            "gradients: ranks began with different values of {}. With tensor or expert parallelism each rank has \
+             gradients of its own, and zprobe cannot tell which should be averaged; without it, parameters were never \
+             broadcast",
             abridged(&names),
         )
     })

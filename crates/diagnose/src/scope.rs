@@ -1,11 +1,11 @@
-//! Scope of a finding: what it may explain, and what may explain it.
+//! The scope of a finding, which decides what the finding may explain and what may explain it.
 
 use std::collections::BTreeSet;
 
-/// Members of one dimension of a run: some of them, all of them, or an unknown part.
+/// The members of one dimension of a run that a finding is about: some, all, or an unknown part.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Extent<T> {
-    /// All of them, or an unknown part.
+    /// All members of the dimension, or an unknown part of them.
     #[default]
     All,
     /// Exactly the listed members.
@@ -13,13 +13,13 @@ pub enum Extent<T> {
 }
 
 impl<T: Clone + Ord> Extent<T> {
-    /// An extent of the given members; the whole dimension if they are all `of` its members.
+    /// Creates an extent of the given members; it is `All` if there are `of` different members.
     pub fn of(members: impl IntoIterator<Item = T>, of: usize) -> Self {
         let members: BTreeSet<T> = members.into_iter().collect();
         if members.len() == of { Self::All } else { Self::Only(members) }
     }
 
-    /// The member, if there is exactly one.
+    /// Returns the member, if there is exactly one.
     pub fn only(&self) -> Option<&T> {
         match self {
             Self::Only(members) if members.len() == 1 => members.first(),
@@ -27,7 +27,7 @@ impl<T: Clone + Ord> Extent<T> {
         }
     }
 
-    /// The first member; none for all.
+    /// Returns the first member; `None` for `All`.
     pub fn first(&self) -> Option<&T> {
         match self {
             Self::Only(members) => members.first(),
@@ -35,7 +35,7 @@ impl<T: Clone + Ord> Extent<T> {
         }
     }
 
-    /// The members; empty for all.
+    /// Iterates over the listed members; empty for `All`.
     pub fn members(&self) -> impl Iterator<Item = &T> {
         match self {
             Self::Only(members) => Some(members),
@@ -45,7 +45,7 @@ impl<T: Clone + Ord> Extent<T> {
         .flatten()
     }
 
-    /// True if some member may be in both.
+    /// True if some member may be in both extents.
     pub fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Only(one), Self::Only(other)) => !one.is_disjoint(other),
@@ -53,7 +53,7 @@ impl<T: Clone + Ord> Extent<T> {
         }
     }
 
-    /// Takes in the members of another extent.
+    /// Adds the members of another extent.
     pub fn extend(&mut self, other: Self) {
         match (&mut *self, other) {
             (Self::Only(members), Self::Only(others)) => members.extend(others),
@@ -68,38 +68,36 @@ impl<T: Ord> FromIterator<T> for Extent<T> {
     }
 }
 
-/// Steps, gradients, parameters and ranks that a finding is about.
+/// The steps, gradients, parameters and ranks that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Optimizer steps.
+    /// The indices of optimizer steps.
     pub steps: Extent<usize>,
-    /// Gradients, as (rank, microbatch) of the backward that made them.
+    /// The gradients, as (rank, microbatch) of the backward that produced them.
     pub gradients: Extent<(usize, usize)>,
-    /// Parameters, by their place in the flat order.
+    /// The indices of parameters in the flat order.
     pub params: Extent<usize>,
-    /// Runs of elements, as a parameter with the first element and the one after the last, where the finding is
-    /// about some elements only.
+    /// The runs of elements, as (parameter, [first, end]), for a finding that is about a part of the elements only.
     pub elements: Extent<(usize, [usize; 2])>,
-    /// Ranks whose buffers show it, which may be others than those that made the gradients.
+    /// The ranks whose buffers show the finding; they may differ from the ranks that produced the gradients.
     pub holders: Extent<usize>,
 }
 
 impl Scope {
-    /// The scope of one step, and everything in it.
+    /// Creates a scope that covers all of one step.
     pub fn step(step: usize) -> Self {
         Self { steps: [step].into_iter().collect(), ..Self::default() }
     }
 
-    /// The only microbatch that the gradients are of.
+    /// Returns the microbatch, if all gradients are of the same one.
     pub fn only_microbatch(&self) -> Option<usize> {
         let mut microbatches = self.gradients.members().map(|&(_, microbatch)| microbatch);
         let first = microbatches.next()?;
         microbatches.all(|other| other == first).then_some(first)
     }
 
-    /// True if what happened in this scope may be the reason for what is seen in `effect`: in the
-    /// same step, or, where the effect is about something that steps hand on, in the same or an
-    /// earlier step.
+    /// True if an event in this scope may have caused the finding with scope `effect`. The cause must lie in the same
+    /// step; if steps hand on the affected state, it may also lie in an earlier step.
     pub fn may_explain(&self, effect: &Self, is_handed_on: bool) -> bool {
         let in_time = match (self.steps.first(), effect.steps.first()) {
             (Some(cause), Some(effect)) if is_handed_on => cause <= effect,
@@ -111,7 +109,7 @@ impl Scope {
             && self.holders.overlaps(&effect.holders)
     }
 
-    /// Takes in another scope.
+    /// Adds another scope to this one.
     pub fn extend(&mut self, other: Self) {
         self.steps.extend(other.steps);
         self.gradients.extend(other.gradients);

@@ -1,16 +1,16 @@
-//! Failures of the software around an engine, and what its exceptions mean. Bugs of engines are
-//! known to [`zprobe_zoo`].
+//! Failures of the software around an engine, and the meaning of its exceptions. Bugs of engines are listed in
+//! [`zprobe_zoo`].
 
-/// A failure that is no bug: this engine, or the software that it stands on, does not support
-/// something here. It says nothing about gradients.
+/// A failure that is no bug: the engine, or software it depends on, does not support this configuration here. Such a
+/// failure says nothing about gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature {
-    /// Texts that must all be in the rank's account of the failure.
+    /// The substrings that a rank's error message must all contain.
     pub contains: &'static [&'static str],
-    /// Meaning of the failure.
+    /// The meaning of the failure, as shown to the user.
     pub meaning: &'static str,
-    /// True if it is a limit of this machine or of a release, which every installation of the same
-    /// packages has; false if something is not installed, so that what was asked for is not there.
+    /// True for a limit of the machine or of a release, which every installation of the same packages has. False if
+    /// something is not installed, so that the requested configuration could not run.
     pub is_limit: bool,
 }
 
@@ -24,11 +24,11 @@ impl Signature {
     }
 }
 
-/// Every known failure; the first that fits counts.
+/// All known failures, in order; the first one that matches is used.
 pub const SIGNATURES: &[Signature] = &[
     Signature::limit(
         &["SplitBackward0", "modified inplace"],
-        "DeepSpeed's ZeRO-1 and 2 cannot step on CPU ranks, as its code splits a tensor that it then \
+        "DeepSpeed's ZeRO-1 and 2 cannot step on CPU ranks, because their code splits a tensor that it then \
          changes",
     ),
     Signature::incomplete(
@@ -37,27 +37,27 @@ pub const SIGNATURES: &[Signature] = &[
     ),
     Signature::incomplete(
         &["ImportError"],
-        "the engine cannot be imported: its release and those of what it needs do not fit",
+        "the engine cannot be imported: its release does not match those of its dependencies",
     ),
     Signature::limit(
         &["not implemented for 'Half'"],
-        "this torch has no such operation in fp16 on this device",
+        "this torch does not implement an operation in fp16 on this device",
     ),
     Signature::limit(
         &["not implemented for 'BFloat16'"],
-        "this torch has no such operation in bf16 on this device",
+        "this torch does not implement an operation in bf16 on this device",
     ),
     Signature::limit(
         &["Invalid scalar type"],
-        "this torch's Gloo has no such element type (bf16 needs torch 2.1)",
+        "this torch's Gloo does not support the element type (bf16 needs torch 2.1)",
     ),
-    Signature::limit(&["does not support", "Gloo"], "Gloo has no such collective"),
-    // `Type fp16 is not supported on your device.`; in old releases without the device.
+    Signature::limit(&["does not support", "Gloo"], "Gloo does not support the collective"),
+    // The full message is `Type fp16 is not supported on your device.`; old releases do not name the device.
     Signature::limit(&["ype fp16 is not supported"], "DeepSpeed refuses fp16 on this accelerator"),
     Signature::limit(&["ype bf16 is not supported"], "DeepSpeed refuses bf16 on this accelerator"),
 ];
 
-/// The signature of a failure that is not the engine's own.
+/// Returns the signature of a failure that is not the engine's own.
 pub fn recognise(failure: &str) -> Option<&'static Signature> {
     SIGNATURES.iter().find(|signature| signature.contains.iter().all(|part| failure.contains(part)))
 }

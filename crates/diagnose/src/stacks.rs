@@ -1,14 +1,15 @@
-//! Python stacks of ranks in words: where in the user's own code a rank was, and in what.
+//! Python stack traces of ranks as text: the call that a rank was in, and the line of the user's code that made it.
 
 use super::observed::Process;
 use zprobe_model::trace::Frame;
 use zprobe_report::words::counted;
 
-/// Most lines of the user's own code that are told of a stack.
+/// The largest number of lines of the user's code that are shown of one stack.
 const MOST_OWN: usize = 4;
 
-/// Files of torch and others that wait for other ranks, or may, with what the call is named; nothing for the name of
-/// the function. Names of directories end with a slash, and come behind those of files in them.
+/// Files of torch and other packages that wait, or may wait, for other ranks, with the name of the call; an empty
+/// name stands for the name of the function. A name that ends with a slash is a directory, and follows the files
+/// inside it.
 const MEETINGS: [(&str, &str); 8] = [
     ("torch/distributed/distributed_c10d.py", ""),
     ("torch/distributed/rendezvous.py", "the rendezvous"),
@@ -20,20 +21,19 @@ const MEETINGS: [(&str, &str); 8] = [
     ("zprobe_exec/mailbox.py", "zprobe's own exchange between the ranks"),
 ];
 
-/// Place of a rank in its program.
+/// The place of a rank in its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Name of the call in which the rank waits for others, or may wait.
+    /// The name of the call in which the rank waits, or may wait, for other ranks.
     pub meeting: Option<String>,
-    /// Innermost frame of the user's own code.
+    /// The innermost frame of the user's own code.
     pub own: Option<String>,
-    /// Innermost frame of all.
+    /// The innermost frame of the whole stack.
     pub innermost: String,
 }
 
 impl Place {
-    /// The place in the code where the main thread of a process was. Returns none for a process whose stacks were not
-    /// recorded.
+    /// Returns the place of a process's main thread; `None` if its stacks were not recorded.
     pub fn of(process: &Process<'_>) -> Option<Self> {
         let frames = *process.stacks.get(&0)?;
         Some(Self {
@@ -43,7 +43,7 @@ impl Place {
         })
     }
 
-    /// The place of some ranks, in words: `rank 1 is in train.py:57 (load)`.
+    /// Describes the place of some ranks: `rank 1 is in train.py:57 (load)`.
     fn of_ranks(&self, ranks: &[usize]) -> String {
         let who = counted("rank", ranks);
         let (is, waits) = if ranks.len() == 1 { ("is", "waits") } else { ("are", "wait") };
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// The meeting of ranks in which the innermost frame is.
+/// Returns the name of the call that waits for other ranks, if the innermost frame is inside one.
 fn meeting(frames: &[Frame]) -> Option<String> {
     let known = |frame: &Frame| {
         let is_it = |file: &str| match file.ends_with('/') {
@@ -69,7 +69,7 @@ fn meeting(frames: &[Frame]) -> Option<String> {
         };
         MEETINGS.iter().find(|(file, _)| is_it(file)).map(|(_, name)| *name)
     };
-    // Wrappers around a function have names of their own.
+    // Wrappers around a function have other names than the function.
     let is_function = |frame: &&Frame| !frame.function.contains("wrap");
     let outside = frames.iter().take_while(|frame| !frame.is_own);
     let mut outside = outside.filter(is_function).peekable();
@@ -78,11 +78,11 @@ fn meeting(frames: &[Frame]) -> Option<String> {
     if !name.is_empty() {
         return Some(name.to_owned());
     }
-    // One collective calls another: the outer one is what the program asked for.
+    // Where one collective calls another, the outer one is the call of the program.
     outside.take_while(|frame| known(frame) == Some("")).last().map(|frame| frame.function.clone())
 }
 
-/// Places of ranks in words, those that are at the same place together.
+/// Describes the places of ranks; ranks at the same place share a clause.
 pub fn told(places: &[(usize, Place)]) -> String {
     let mut groups: Vec<(&Place, Vec<usize>)> = Vec::new();
     for (rank, place) in places {
@@ -95,8 +95,8 @@ pub fn told(places: &[(usize, Place)]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// Lines of the user's own code in a stack, the innermost first: `train.py:57 (load), called from
-/// train.py:88 (main)`. Returns none for a stack that has no line of the user's own code.
+/// Returns the lines of the user's code in a stack, the innermost first: `train.py:57 (load), called from train.py:88
+/// (main)`. `None` if the stack has no such line.
 pub fn own_lines(process: &Process<'_>) -> Option<String> {
     let frames = process.stacks.get(&0)?.iter().filter(|frame| frame.is_own);
     let places: Vec<String> = frames.map(Frame::place).take(MOST_OWN).collect();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(meeting_of(&[tensors, own]).as_deref(), Some("redistribute"));
         assert_eq!(meeting_of(&[("torch/nn/functional.py", "linear"), own]), None);
         assert_eq!(meeting_of(&[own, engine]), None);
-        // A module that is imported on the way to a meeting.
+        // A module that is imported on the way to a call that waits.
         assert_eq!(meeting_of(&[("torch/_library/autograd.py", "<module>"), engine]), None);
         assert_eq!(meeting_of(&[("torch/distributed/utils.py", "<module>"), own]), None);
     }

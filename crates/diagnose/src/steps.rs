@@ -7,11 +7,11 @@ use zprobe_report::Step;
 
 use super::Case;
 
-/// Each step's loss and norms, as far as they are known.
+/// Returns the loss and the norms of each step, as far as they are known.
 pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
     let losses = losses(trace);
     let spec = case.observed.spec;
-    // Some of the microbatches have another mean than all of them.
+    // The mean over a part of the microbatches is not the loss of the step.
     let is_whole = spec.recording.microbatches.is_none();
     spec.recorded_steps()
         .map(|step| Step {
@@ -23,7 +23,7 @@ pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
         .collect()
 }
 
-/// Losses of all microbatches of all ranks, by step.
+/// Returns the losses of all microbatches of all ranks, by step.
 fn losses(trace: &Trace) -> BTreeMap<usize, Vec<Option<f64>>> {
     let mut losses: BTreeMap<usize, Vec<Option<f64>>> = BTreeMap::new();
     for (_, event) in trace.events() {
@@ -34,15 +34,14 @@ fn losses(trace: &Trace) -> BTreeMap<usize, Vec<Option<f64>>> {
     losses
 }
 
-/// Mean of a step's losses; none if one of them is not finite.
+/// The mean of a step's losses; `None` if one of them is not finite.
 fn mean(losses: &[Option<f64>]) -> Option<f64> {
     let losses: Vec<f64> = losses.iter().copied().collect::<Option<_>>()?;
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
-/// Norm of what the inner optimizers of all ranks consumed, together. None where some of it was not
-/// seen, or where only a part of it is on more than one rank, so that it is not known what counts
-/// once.
+/// The joint norm of the inputs of all ranks' inner optimizers. `None` if an input was not seen, or if only a part of
+/// the elements is on several ranks, so that it is unknown which count once.
 fn input_norm(case: &Case<'_>, step: usize) -> Option<f64> {
     let observed = &case.observed;
     let inputs: Vec<_> = observed.at(Point::OptimizerInput, step).collect();
@@ -64,6 +63,6 @@ fn input_norm(case: &Case<'_>, step: usize) -> Option<f64> {
     if elements == of_model {
         return Some(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt());
     }
-    // Every rank holds everything.
+    // Every rank holds the whole model.
     (elements == of_model * norms.len()).then(|| norms[0])
 }

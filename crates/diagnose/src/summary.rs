@@ -1,4 +1,5 @@
-//! The parts of a report that are no findings: the facts, side by side.
+//! The parts of a report that are no findings: specification, norms, ranks, buckets, hooks, power and limits of the
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,7 +19,7 @@ use zprobe_report::{
 };
 use zprobe_zoo::TRAINERS;
 
-/// The specification of the run, and the software that it ran on.
+/// Returns the specification of the run and the versions of the software that it ran on.
 pub fn run(case: &Case<'_>) -> Run {
     let observed = &case.observed;
     let mut versions = BTreeMap::from([("zprobe".to_owned(), observed.zprobe.to_owned())]);
@@ -42,7 +43,8 @@ pub fn run(case: &Case<'_>) -> Run {
     }
 }
 
-/// Facts that the engines of all ranks state about themselves; what they state alike, once.
+/// Collects the facts that the engines of all ranks state about themselves; a fact that ranks agree on is listed
+/// once.
 fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
     let mut said: BTreeMap<String, String> = BTreeMap::new();
     for (rank, facts) in &case.observed.facts {
@@ -72,7 +74,7 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
     said
 }
 
-/// The factors that a user's script has multiplied all gradients with, in words.
+/// Describes the factor by which a user's script multiplied all gradients; `None` if no factor was read.
 fn common_factor(case: &Case<'_>) -> Option<String> {
     let factors = || case.decoded.factors.values().map(|factor| factor.value);
     let (least, most) = (factors().reduce(f64::min)?, factors().reduce(f64::max)?);
@@ -93,9 +95,9 @@ fn common_factor(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Norms of gradient buffers, one row a moment, one column a rank.
+/// Returns the norms of gradient buffers: one row for each moment, one column for each rank.
 pub fn norms(case: &Case<'_>) -> Vec<Norms> {
-    // Moments in the order in which the first rank came to them.
+    // Moments are listed in the order in which the first rank reached them.
     let mut moments: Vec<Vec<&Buffer<'_>>> = Vec::new();
     let mut places = HashMap::new();
     for buffer in &case.observed.buffers {
@@ -112,7 +114,7 @@ pub fn norms(case: &Case<'_>) -> Vec<Norms> {
     moments.iter().filter_map(|held| norms_of(case, held)).collect()
 }
 
-/// The row of one moment; `held` is what each rank held then.
+/// Returns the row of one moment; `held` has the buffer of each rank at that moment.
 fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
     let first = held.first()?;
     let mut norms = vec![None; case.observed.spec.world_size];
@@ -143,7 +145,7 @@ fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
     })
 }
 
-/// Ending of each rank.
+/// Returns the ending of each rank.
 pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
     let host_stderr = case.observed.host_stderr;
     case.observed
@@ -166,13 +168,13 @@ pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
         .collect()
 }
 
-/// Python stacks of a rank, that of the main thread first.
+/// Returns the Python stacks of a rank, with the main thread first.
 fn stacks(process: &Process<'_>) -> Vec<Stack> {
     let stacks = process.stacks.iter();
     stacks.map(|(&thread, frames)| Stack { thread, frames: frames.to_vec() }).collect()
 }
 
-/// Last thing that a rank did, in words.
+/// Describes the last known activity of a rank.
 pub fn last_words(process: &Process<'_>) -> String {
     let phase = match process.last_phase {
         Some(Event::PhaseEntered { step, microbatch, phase }) => {
@@ -183,7 +185,7 @@ pub fn last_words(process: &Process<'_>) -> String {
     let phase = phase.unwrap_or_else(|| "start-up".to_owned());
     match process.last {
         None if !process.stacks.is_empty() => "before its first backward".to_owned(),
-        None => "it never said anything".to_owned(),
+        None => "it never sent an event".to_owned(),
         Some(Event::Finished) => "finished".to_owned(),
         Some(Event::Importing { what }) => format!("importing {what}"),
         Some(Event::Failed { .. }) if process.versions.is_none() && !process.stacks.is_empty() => {
@@ -197,7 +199,7 @@ pub fn last_words(process: &Process<'_>) -> String {
     }
 }
 
-/// Bucket flushes; ranks that did one alike share an entry.
+/// Returns the bucket flushes; ranks with equal flushes share an entry.
 pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
     let mut flushes: Vec<Flush> = Vec::new();
     for flush in &case.observed.flushes {
@@ -226,7 +228,7 @@ pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
     flushes
 }
 
-/// Gradient hooks compared with the autograd graph.
+/// Compares the gradient hooks with the autograd graph.
 pub fn hooks(case: &Case<'_>) -> Hooks {
     let counts: Vec<HookCount> = case
         .observed
@@ -258,7 +260,7 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
     }
 }
 
-/// Backwards parameter by parameter; ranks on which one was alike share an entry.
+/// Returns the backwards parameter by parameter; ranks with equal backwards share an entry.
 fn firings(case: &Case<'_>) -> Vec<Firings> {
     let params = case.observed.params.len();
     let counts = |list: Option<&[u32]>| -> Option<Vec<u32>> {
@@ -285,7 +287,7 @@ fn firings(case: &Case<'_>) -> Vec<Firings> {
             (&known.reached, &known.arrived, &known.fired)
                 == (&own.reached, &own.arrived, &own.fired)
         };
-        // Backwards come in order: those of the other ranks stand at the end.
+        // Backwards are in order, so that entries of the same backward on other ranks are at the end.
         let same_backward = |known: &&mut Firings| {
             (known.step, known.microbatch, known.part) == (step, microbatch, part)
         };
@@ -297,7 +299,7 @@ fn firings(case: &Case<'_>) -> Vec<Firings> {
     all
 }
 
-/// The smallest deviation that this run could have seen.
+/// Returns the smallest deviation that this run could have detected.
 pub fn power(case: &Case<'_>) -> Power {
     let (spec, decoded) = (case.observed.spec, &case.decoded);
     let contributions = spec.contributions_per_step();
@@ -310,16 +312,16 @@ pub fn power(case: &Case<'_>) -> Power {
     let statement = match (method, decoded.smallest_weight_deviation) {
         (_, None) => "no weight could be read at the optimizer's input: no conclusion".to_owned(),
         (Method::Coded, Some(0.0)) => format!(
-            "one wrong bit in one element of the gradient{looked_at}; a lost contribution, 1 of \
-             {contributions}, changes every element by 1"
+            "one wrong bit in any gradient element{looked_at}; losing 1 of {contributions} contributions \
+             would change every element by 1"
         ),
         (Method::Coded, Some(deviation)) => format!(
             "a change of {deviation:.1e} of one contribution (1 of {contributions}) in one \
              element{looked_at}"
         ),
         (Method::LeastSquares, Some(deviation)) => format!(
-            "a weight that is off by {deviation:.1e} (one lost contribution, 1 of \
-             {contributions}, is off by 1)"
+            "a weight that is off by {deviation:.1e} (losing 1 of {contributions} contributions would \
+             change a weight by 1)"
         ),
     };
     Power {
@@ -331,8 +333,8 @@ pub fn power(case: &Case<'_>) -> Power {
     }
 }
 
-/// Sentence on the part of the last word that was too short to be decoded by itself, if there is
-/// one.
+/// Describes the pieces at the last word ([`crate::spec::RunSpec::last_word`]) that were too short to be decoded by
+/// themselves; `None` if there are none.
 fn short_pieces(case: &Case<'_>) -> Option<String> {
     let spec = case.observed.spec;
     if spec.model != Model::Coded || case.placement.smallest_share().is_some() {
@@ -343,8 +345,8 @@ fn short_pieces(case: &Case<'_>) -> Option<String> {
     let covered = read.map(|entry| entry.covered).reduce(f64::min)?;
     (covered < 1.0).then(|| {
         format!(
-            "weights read from short pieces alone: those of less than {} elements, up to {}% of the \
-             {}, were compared, element by element, with the plan and with what the rest holds",
+            "weights of short pieces: pieces of less than {} elements, up to {}% of the \
+             {}, were not decoded, but compared element by element with the plan and with the other pieces",
             Plan::code(spec).shortest(),
             two_digits((1.0 - covered) * 100.0),
             last_word.describe(),
@@ -352,7 +354,7 @@ fn short_pieces(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// The parts of a run that its trace has no room for, and what that hides.
+/// Lists the parts of a run that its trace has no room for, with the consequences.
 fn left_out(case: &Case<'_>) -> Vec<String> {
     let spec = case.observed.spec;
     let mut missing = Vec::new();
@@ -371,15 +373,15 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     }
     if let Some(microbatches) = &spec.recording.microbatches {
         missing.push(format!(
-            "what ranks did and held after all but {} of {} microbatches of each step: the trace \
-             has no room for more (--trace-budget); what their optimizers consumed is of all",
+            "events and buffers of the ranks for all but {} of {} microbatches of each step: the trace \
+             has no room for more (--trace-budget); the optimizers' inputs cover all microbatches",
             microbatches.len(),
             spec.gradient_accumulation_steps,
         ));
     }
     if let Some(ranks) = &spec.recording.ranks {
         missing.push(format!(
-            "sums of a rank's own gradients, but on {} of {} ranks: the trace has no room for more \
+            "sums of a rank's own gradients, except on {} of {} ranks: the trace has no room for more \
              (--trace-budget)",
             ranks.len(),
             spec.world_size,
@@ -391,21 +393,21 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     let lost = case.observed.buffers.iter().filter(is_lost).count();
     if lost > 0 {
         missing.push(format!(
-            "the content of {lost} buffers of ranks that do not hold the same: the trace has no room \
+            "the content of {lost} buffers that differ between ranks: the trace has no room \
              for it (--trace-budget)"
         ));
     }
     if spec.model == Model::Coded && spec.steps > spec.code_steps() {
         let period = spec.code_steps();
         missing.push(format!(
-            "the age of a gradient that is left over from {period} steps before, or a multiple of \
-             that: it reads as one of the step's own"
+            "the age of a gradient that is left over from {period} steps before (or a multiple of \
+             that): it looks like a gradient of the step itself"
         ));
     }
     missing
 }
 
-/// Parts of training that this run says nothing about, one sentence each.
+/// Lists the parts of training that this run says nothing about, one sentence each.
 pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing =
@@ -420,18 +422,18 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let longest = observed.script.ended.values().copied().max().unwrap_or(a_step);
     if longest > a_step {
         missing.push(format!(
-            "microbatches beyond the first {a_step} of a step: the first step has no more, a later one {longest}"
+            "microbatches beyond the first {a_step} of a step: the first step has no more, a later step has {longest}"
         ));
     } else if a_step == 1 {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
     let never = |it: &Process<'_>| matches!(it.last, None | Some(Event::Importing { .. }));
     let silent = observed.processes.iter().enumerate().filter(|(_, it)| never(it));
-    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it was never heard".to_owned()))));
+    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it sent no events".to_owned()))));
     if let Some(share) = case.placement.smallest_share() {
         missing.push(format!(
-            "most elements of large parameters: of every piece of a parameter the first, the last and \
-             some in between were recorded; {}% of the elements were looked at",
+            "most elements of large parameters: only the first, the last and some elements in between \
+             were recorded of each piece; {}% of the elements were looked at",
             two_digits(share * 100.0),
         ));
     }
@@ -443,7 +445,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     missing
 }
 
-/// Sentence on the parameters whose gradients an engine transforms; none if there are none.
+/// Describes the parameters whose gradients an engine transforms; `None` if there are none.
 fn transformed(case: &Case<'_>) -> Option<String> {
     let observed = &case.observed;
     let all = (0..observed.params.len()).filter(|param| observed.is_transformed(*param));
@@ -457,7 +459,7 @@ fn transformed(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Parts of a script's training that its run says nothing about.
+/// Lists the parts of a script's training that its run says nothing about.
 fn of_script(case: &Case<'_>) -> Vec<String> {
     let spec = case.observed.spec;
     let mut missing = Vec::new();
@@ -465,44 +467,44 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
     let terms = || steps.values().flatten();
     if steps.is_empty() {
         missing.push(
-            "the loss: weights are those of the gradients behind it, and its terms were not read"
+            "the loss: its terms were not read, so that weights are those of the gradients after the loss"
                 .to_owned(),
         );
     } else if terms().any(|term| scale::judge(case, term) == scale::Sum::Unknown) {
-        missing.push(
-            "the scale of a term of the loss, which a function of its own computes".to_owned(),
-        );
+        missing.push("the scale of a term of the loss that a custom function computes".to_owned());
     } else if terms().filter_map(|term| law::read(spec, term)).any(|it| it.law == law::Law::Own) {
         missing.push("the law of a loss whose elements the script weighs itself".to_owned());
     }
     let is_observed = spec.script().is_some_and(|script| script.observe.is_some());
     if is_observed {
-        missing.push("the first step: it tells what there is to observe".to_owned());
+        missing.push("the first step: zprobe uses it to find what there is to observe".to_owned());
     } else if spec.steps > 1 {
-        missing.push("the first step: its gradients tell where optimizers hold what".to_owned());
+        missing.push(
+            "the first step: its gradients show which elements each optimizer holds".to_owned(),
+        );
     }
     missing.extend(short_pieces(case));
     missing
 }
 
-/// Parts of training that a run of zprobe's own model says nothing about.
+/// Lists the parts of training that a run of zprobe's own model says nothing about.
 fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
     if let (Some(fault), [], true) = (spec.inject(), findings, observed.all_finished()) {
-        missing.push(format!("the injected fault {fault}: nothing of it was seen in this run"));
+        missing.push(format!("the injected fault {fault}: no effect was seen in this run"));
     }
     if spec.model == Model::Mlp {
         missing.push(
             "the scale of the loss before backward: weights are relative to the local gradients, \
-             which carry it too"
+             which contain this scale too"
                 .to_owned(),
         );
     }
     if spec.model == Model::Coded && !spec.engine().traits().follows_spec {
         missing.push(
-            "the dtype in which sums ran: the coded model's integers are exact in all of them \
-             (--model mlp shows it)"
+            "the dtype in which sums ran: the coded model's integers are exact in every dtype \
+             (--model mlp shows the dtype)"
                 .to_owned(),
         );
     }
@@ -510,12 +512,12 @@ fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     missing.extend(left_out(case));
     if !spec.poison_memory {
         missing.push(format!(
-            "{UNSET_MEMORY}: by chance it may hold what is right (--poison-memory fills it with NaN)"
+            "{UNSET_MEMORY}: it may hold the right values by chance (--poison-memory fills it with NaN)"
         ));
     }
     if spec.has_shape(Shape::Experts) {
         missing.push(
-            "experts that are mixed up with each other: all are sent the same data".to_owned(),
+            "experts that are mixed up with each other: all experts get the same data".to_owned(),
         );
     }
     match spec.dataflow() {
@@ -536,7 +538,7 @@ fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let read = |point| case.decoded.contributions.iter().any(|c| c.point == point);
     if !read(Point::MasterWeights) {
         missing.push(
-            "weights read from the update itself: that takes the coded model, and SGD with a \
+            "weights read from the update itself: this requires the coded model, and SGD with a \
              learning rate that is a power of two"
                 .to_owned(),
         );

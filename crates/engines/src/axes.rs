@@ -4,17 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use zprobe_model::spec::Shape;
 
-/// A value of an axis: a few words for people, and the arguments of `zprobe run`.
+/// One value of an axis: a label for people, and the arguments of `zprobe run` that select the value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Choice {
-    /// Label for people, such as `stage 1`.
+    /// A label for people, such as `stage 1`.
     pub label: String,
-    /// The arguments, such as `--stage 1`; none for the default.
+    /// The arguments of `zprobe run`, such as `--stage 1`; empty for the default.
     pub arguments: Vec<String>,
 }
 
 impl Choice {
-    /// A choice of these arguments, separated by spaces.
+    /// A choice with these arguments, which are separated by spaces.
     pub fn new(label: &str, arguments: &str) -> Self {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
         Self { label: label.to_owned(), arguments }
@@ -25,37 +25,37 @@ impl Choice {
     }
 }
 
-/// The values of an engine's settings that are worth trying, by axis.
+/// The values of an engine's settings that are worth trying, grouped by axis.
 #[derive(Clone, Debug, Default)]
 pub struct Axes {
-    /// All bases: combinations of the stage and the dtypes.
+    /// All bases. A base is a combination of a stage and dtypes.
     pub bases: Vec<Vec<Choice>>,
-    /// Bases against which each factor is tried alone.
+    /// The bases on which each factor is tried by itself.
     pub factor_bases: Vec<Vec<Choice>>,
-    /// Axes with their unusual values. Shapes are one of them.
+    /// The axes of settings, each with its unusual values; the shapes are in [`Axes::shapes`].
     pub factors: Vec<Vec<Choice>>,
-    /// Bases against which pairs are tried.
+    /// The bases on which pairs of a shape and a partner are tried.
     pub pair_bases: Vec<Vec<Choice>>,
-    /// The values that each shape is paired with.
+    /// The unusual values that are paired with each shape.
     pub partners: Vec<Choice>,
-    /// Shapes of the model.
+    /// The shapes that are worth trying with the engine.
     pub shapes: Vec<Choice>,
-    /// Axes of the full product with the bases: each takes its default or one of these values.
+    /// The axes whose full product with the bases is tried: each axis takes its default or one of these values.
     pub grid: Vec<Vec<Choice>>,
 }
 
-/// Choices from labels and arguments.
+/// Makes choices from pairs of a label and arguments, which are separated by spaces.
 pub(super) fn choices(pairs: &[(&str, &str)]) -> Vec<Choice> {
     pairs.iter().map(|(label, arguments)| Choice::new(label, arguments)).collect()
 }
 
-/// All shapes except `others`.
+/// A choice for each shape except `others`.
 pub(super) fn shapes_without(others: &[Shape]) -> Vec<Choice> {
     let shapes = Shape::ALL.iter().filter(|shape| !others.contains(shape));
     shapes.map(|shape| Choice::shape(*shape)).collect()
 }
 
-/// The axes of an engine without settings of its own: those that every engine has.
+/// The axes that every engine has, for an engine without settings of its own.
 pub(super) fn plain() -> Axes {
     let dtypes = [("bf16", "--dtype bf16"), ("fp16", "--dtype fp16"), ("fp32", "--dtype fp32")];
     let bases: Vec<_> = dtypes.iter().map(|dtype| choices(&[*dtype])).collect();
@@ -77,7 +77,7 @@ pub(super) fn plain() -> Axes {
     }
 }
 
-/// Two clipping norms: one that no gradient of the coded model exceeds, and one that each exceeds.
+/// Two clipping norms: one that no gradient of the coded model exceeds, and one that every gradient exceeds.
 pub(super) fn clipping() -> Vec<Choice> {
     choices(&[
         ("clipping never", "--gradient-clipping 1000000000"),

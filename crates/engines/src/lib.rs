@@ -1,11 +1,10 @@
-//! The engines under test, with a [`Room`] for each that holds all that zprobe knows of it.
+//! The engines under test. Each engine has a [`Room`], which holds all facts that zprobe has about it.
 //!
-//! A [`Room`] is a row of data, and [`of`] is the only place that branches on the engine: code that
-//! deals with an engine asks its room. The facts on which a specification depends (defaults,
-//! dtypes, the place of the division, shapes that the engine cannot have) are in
-//! [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's script and its eyes, in
-//! Python, lie beside the Rust of its room; the module `adapters` of the crate `zprobe-launch` has the parts that all scripts share,
-//! and starts them.
+//! A [`Room`] is a row of data, and [`of`] is the only place that branches on the engine: all other code asks the
+//! engine's room. The facts on which a specification depends (defaults, dtypes, where the engine divides,
+//! unsupported shapes) are in [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's training
+//! script and the code that observes the engine are Python files in the directory of the room; the module
+//! `adapters` of the crate `zprobe-launch` holds the Python that all engines share, and starts the ranks.
 
 mod axes;
 mod ddp;
@@ -23,129 +22,130 @@ use zprobe_model::spec::{Dtype, Engine, Point, RunSpec, named_enum};
 
 /// All facts about an engine except those on which the meaning of a specification depends.
 pub struct Room {
-    /// Name of the engine, for people.
+    /// The name of the engine, for people.
     pub title: &'static str,
-    /// Project whose issue template a report of a bug in the engine follows.
+    /// The project whose issue template a report of a bug in the engine follows.
     pub project: Project,
-    /// Python that the engine's ranks need; none where the ranks are zprobe's own program.
+    /// The Python that the engine's ranks need; `None` for zprobe's own engine and for a user's script.
     pub python: Option<Python>,
-    /// Reason why a rank may wait in a collective that it did not announce; none if all are
+    /// The reason why a rank may wait in a collective that it did not announce; `None` if all collectives are
     /// announced.
     pub unwatched: Option<&'static str>,
     /// The values of the engine's settings that are worth trying.
     pub axes: fn() -> Axes,
-    /// The function or file in the engine's code that makes the buffer at a point; none where it is
-    /// not known. The text argument is the class that wraps the inner optimizer, if there is one.
+    /// The function or file in the engine's code that produces the buffer at a point; `None` if it is unknown. The
+    /// text argument is the class that wraps the inner optimizer, if there is one.
     pub function: fn(&RunSpec, Option<&str>, Point) -> Option<&'static str>,
-    /// The dtype of the model's parameters before the engine gets them.
+    /// The dtype of the model's parameters before the engine gets the model.
     pub parameters_in: fn(&RunSpec) -> Dtype,
-    /// The engine in the script of a bug report, with its settings; or the reason why there can be no
-    /// script.
+    /// The engine's part of the script in a bug report, with the engine's settings. An error is the reason why
+    /// there can be no script.
     pub repro: fn(&RunSpec) -> Result<Repro, String>,
 }
 
-/// An engine in the script of a bug report.
+/// The engine's part of the script in a bug report.
 pub struct Repro {
-    /// Text of the script. Lines that end in `#: NAME` make room for what depends on the run.
+    /// The text of the script. Lines that end in `#: NAME` are placeholders for code that depends on the run.
     pub text: String,
-    /// Constants of the script that only this engine has.
+    /// The constants that only this engine's script has, as Python source.
     pub constants: String,
-    /// The function that is called for a forward.
+    /// The name of the function that the script calls for a forward.
     pub forward: &'static str,
-    /// Lines before a forward, which tell the engine under a condition that the backward is the last of a step, and
-    /// whether a microbatch has several. A last line with a colon opens a block.
+    /// Makes the script's lines before a forward, which tell the engine whether the backward is the last of a step.
+    /// The arguments are the run, the Python condition for the last backward, and whether a microbatch has several
+    /// backwards. If the last line ends in a colon, it opens a block.
     pub accumulation: fn(&RunSpec, &str, bool) -> Vec<String>,
-    /// The line that sends `loss` backward.
+    /// The line that runs the backward of `loss`.
     pub backward: String,
 }
 
-/// The Python packages that the ranks of a real engine need, and the code that they run.
+/// The Python packages that the ranks of a real engine need, and the code that the ranks run.
 pub struct Python {
-    /// The package that has the engine; none where it is part of torch.
+    /// The package that contains the engine; `None` if the engine is part of torch.
     pub package: Option<Package>,
-    /// Source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`,
-    /// with a fact that has the engine's name. None where the trial of DDP will do.
+    /// The source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`, with a fact
+    /// named after the engine. `None` if the trial of DDP is enough.
     pub trial: Option<&'static str>,
-    /// Advice where torch is there and the trial fails.
+    /// The advice if torch is installed and the trial fails.
     pub advice: &'static str,
-    /// A dtype in which the engine does not run on every machine.
+    /// A dtype in which the engine does not run on every machine, if there is one.
     pub limit: Option<Limit>,
-    /// Features that only some releases of the engine have; none where all are in every release.
+    /// The features that only some releases of the engine have; `None` if every release has all features.
     pub features: Option<Features>,
-    /// Files of the engine's Python package by name: `script.py` has the function `train`, which hands
-    /// the model of a `Run` to the engine and trains it as a user would.
+    /// The files of the engine's Python package, as name and text. `script.py` has the function `train`, which
+    /// gives the model of a `Run` to the engine and trains the model as a user would.
     pub script: &'static [(&'static str, &'static str)],
-    /// Files of the same package that need no script: what can be seen of the engine, whoever drives it. `eyes.py` has
-    /// the class `Eyes`; an engine without it is seen with those of any engine.
+    /// Files of the same package that observe the engine whatever script drives it, as name and text. `eyes.py` has
+    /// the class `Eyes`; an engine without `eyes.py` is observed with the class for all engines, `BaseEyes`.
     pub eyes: &'static [(&'static str, &'static str)],
 }
 
-/// A Python package that has an engine.
+/// A Python package that contains an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Package {
-    /// Name for pip, which is that of the module.
+    /// The name of the package for pip, which is also the name of its module.
     pub module: &'static str,
-    /// Name for people.
+    /// The name of the package for people.
     pub title: &'static str,
 }
 
-/// Torch, which every real engine needs.
+/// The package torch, which every real engine needs.
 pub const TORCH: Package = Package { module: "torch", title: "torch" };
 
-/// A dtype that an engine refuses on the CPU ranks of some machines. The engine is asked before a
-/// run.
+/// A dtype that an engine refuses for CPU ranks on some machines. zprobe asks the engine before a run.
 pub struct Limit {
-    /// Subject of the check, for people.
+    /// The subject of the check, for people.
     pub subject: &'static str,
-    /// The dtype.
+    /// The dtype that the engine may refuse.
     pub dtype: Dtype,
-    /// Name of the fact that says whether the installed engine accepts the dtype.
+    /// The name of the fact that says whether the installed engine accepts the dtype.
     pub taken: &'static str,
-    /// Name of the fact that says whether the CPU has the dtype.
+    /// The name of the fact that says whether the CPU supports the dtype.
     pub on_cpu: &'static str,
-    /// Reason for the engine's refusal where the CPU does not have the dtype.
+    /// The reason for the engine's refusal if the CPU does not support the dtype.
     pub without_cpu: &'static str,
-    /// Advice where the CPU does not have the dtype.
+    /// The advice if the CPU does not support the dtype.
     pub other_cpu: &'static str,
-    /// Advice where the engine refuses the dtype though the CPU has it.
+    /// The advice if the engine refuses the dtype though the CPU supports it.
     pub other_release: &'static str,
 }
 
-/// Features that only some releases of an engine have. The engine is asked before a run that needs one.
+/// The features that only some releases of an engine have. zprobe asks the installed engine before a run that needs
+/// such a feature.
 pub struct Features {
-    /// Name of the fact that lists the features of the installed engine.
+    /// The name of the fact that lists the features of the installed engine.
     pub fact: &'static str,
     /// The features that a run needs, each with the flag that asks for it.
     pub needed: fn(&RunSpec) -> Vec<(String, String)>,
 }
 
 named_enum! {
-    /// The project whose template a report of a bug follows.
+    /// The project whose issue template a bug report follows.
     pub enum Project {
-        /// DeepSpeed.
+        /// The DeepSpeed project.
         DeepSpeed = "deepspeed",
-        /// PyTorch.
+        /// The PyTorch project.
         PyTorch = "pytorch",
-        /// No project in particular.
+        /// No particular project.
         Plain = "plain",
     }
 }
 
-/// The place on GitHub for issues of a project.
+/// The issue tracker of a project on GitHub.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracker {
-    /// The repository, as `gh` names it.
+    /// The repository, in the form that `gh` takes.
     pub repository: &'static str,
-    /// The page of a new issue, with the project's template for bugs.
+    /// The URL of the page for a new issue, with the project's template for bugs.
     pub page: &'static str,
-    /// Place of `report.md` on that page, in words.
+    /// The fields of that page that take the text of `report.md`, in words.
     pub body: &'static str,
-    /// Name of the output that the template asks for, which zprobe collects from an interpreter.
+    /// The name of the diagnostic output that the template asks for; zprobe collects this output from an interpreter.
     pub wants: &'static str,
 }
 
 impl Project {
-    /// The place for issues of the project; none where there is no project.
+    /// The issue tracker of the project; `None` if the engine belongs to no project.
     pub fn tracker(self) -> Option<Tracker> {
         match self {
             Project::DeepSpeed => Some(Tracker {
@@ -165,23 +165,23 @@ impl Project {
     }
 }
 
-/// The room of an engine that every torch has and that has no settings of its own: with its title and its
-/// script it is complete.
+/// The room of an engine that is part of every torch and has no settings of its own; only the title and the script
+/// are missing.
 const OF_TORCH: Room = Room {
     title: "",
     project: Project::PyTorch,
     python: Some(PYTHON_OF_TORCH),
-    unwatched: Some("not every collective of this engine is watched"),
+    unwatched: Some("zprobe does not watch every collective of this engine"),
     axes: axes::plain,
     function: |_, _, _| None,
     parameters_in: |spec| spec.dtype,
     repro: |_| {
-        Err("there is none for this engine; send the run directory's rank-program with the report"
+        Err("zprobe has no such script for this engine; send the run directory's rank-program with the report"
             .to_owned())
     },
 };
 
-/// The Python of an engine that every torch has, without its script.
+/// The Python of an engine that is part of every torch; only the script is missing.
 const PYTHON_OF_TORCH: Python = Python {
     package: None,
     trial: None,
@@ -201,7 +201,7 @@ static ZERO_REDUNDANCY: Room = Room {
     ..OF_TORCH
 };
 
-/// The room of an engine.
+/// The room of the given engine.
 pub fn of(engine: Engine) -> &'static Room {
     match engine {
         Engine::Native => &native::ROOM,
@@ -214,8 +214,8 @@ pub fn of(engine: Engine) -> &'static Room {
     }
 }
 
-/// All engines whose ranks run in Python, with the Python that they need; engines that are part of
-/// torch come first, because they are quick to try.
+/// All engines whose ranks run in Python, with the Python that they need. Engines that are part of torch come
+/// first, because they are quick to try.
 pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
     let all =
         Engine::CHOICES.iter().filter_map(|&engine| Some((engine, of(engine).python.as_ref()?)));
@@ -224,27 +224,27 @@ pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
     with_torch.into_iter().chain(others)
 }
 
-/// The packages that engines need, each once, torch first.
+/// The packages that the engines need, each once, torch first.
 pub fn packages() -> impl Iterator<Item = Package> {
     std::iter::once(TORCH).chain(real().filter_map(|(_, python)| python.package))
 }
 
 impl Python {
-    /// Name of the fact that says whether `engine`, whose Python this is, works.
+    /// The name of the fact that says whether `engine` works; `self` is the Python of this engine.
     pub fn tried_as(&self, engine: Engine) -> &'static str {
         if self.trial.is_some() { engine.name() } else { Engine::Ddp.name() }
     }
 }
 
 impl Room {
-    /// True if the engine is a real one: a released engine, and not zprobe's own.
+    /// True for a released engine; false for zprobe's own engine and for a user's script.
     pub fn is_real(&self) -> bool {
         self.python.is_some()
     }
 }
 
 impl Python {
-    /// The packages that have to be installed, torch first.
+    /// The packages that must be installed for the engine, torch first.
     pub fn packages(&self) -> impl Iterator<Item = Package> {
         std::iter::once(TORCH).chain(self.package)
     }

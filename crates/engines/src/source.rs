@@ -1,4 +1,4 @@
-//! Values as Python expressions, escaped so that no content can become code.
+//! Python expressions for values, escaped so that no content can become code.
 
 use std::fmt::Write as _;
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 
 use zprobe_model::spec::Dtype;
 
-/// A text as a string literal in ASCII, escaped so that nothing in it ends the literal or its line.
+/// A text as a Python string literal in ASCII, escaped so that no character ends the literal or its line.
 pub fn literal(text: &str) -> String {
     format!("'{}'", escaped(text, &['\'', '\\']))
 }
 
-/// A text as the words of a comment, in ASCII and in one line.
+/// A text for a Python comment: in ASCII and on one line.
 pub fn comment(text: &str) -> String {
     escaped(text, &[])
 }
 
-/// A text in ASCII, in which all that is not visible, and these characters, are escaped.
+/// A text in ASCII. Characters that are not visible, and those in `also`, are escaped.
 fn escaped(text: &str, also: &[char]) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -32,7 +32,7 @@ fn escaped(text: &str, also: &[char]) -> String {
     escaped
 }
 
-/// A value as an expression, in lines of a width at which they can be read.
+/// A value as a Python expression, wrapped to readable lines.
 pub fn expression(value: &Value) -> String {
     match value {
         Value::Object(members) => {
@@ -44,7 +44,7 @@ pub fn expression(value: &Value) -> String {
     }
 }
 
-/// Members of a list or a dictionary, as many to a line as there is room for.
+/// The members of a list or a dictionary as lines, each with as many members as fit.
 pub fn packed(members: &[String]) -> String {
     const WIDTH: usize = 100;
     let mut lines: Vec<String> = Vec::new();
@@ -61,7 +61,7 @@ fn member(key: &str, value: &Value) -> String {
     format!("{}: {}", literal(key), inner(value))
 }
 
-/// A value in one line.
+/// A value as a Python expression on one line.
 fn inner(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
@@ -79,8 +79,8 @@ fn inner(value: &Value) -> String {
     }
 }
 
-/// Settings of an engine as keyword arguments behind others, without those in `beside`, which are no arguments, and
-/// those that are false or not set, which is torch's default.
+/// The settings of an engine as keyword arguments that follow other arguments. Leaves out settings in `beside`,
+/// which are not arguments, and settings that are false or not set, which is torch's default.
 pub fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
     let Ok(Value::Object(options)) = serde_json::to_value(options) else { return String::new() };
     let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));

@@ -1,4 +1,4 @@
-//! Runs that several agents make together: the one of rank 0 leads, and the others follow.
+//! Runs that several agents make together: the agent of rank 0 leads, and the others follow.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,26 +19,26 @@ use zprobe_launch::job::{Meeting, UNNUMBERED};
 use zprobe_launch::{Ended, Launch, Source};
 use zprobe_model::trace::{TRACE_FILE, repeat_dir};
 
-/// Time for which the leader may be silent between two runs: it may be writing a long report.
+/// The time for which the leader may be silent between two runs, because it may be writing a long report.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Time after which a process says that it waits for others.
+/// The time after which a process reports that it waits for the others.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Role of this process among the agents of a job.
+/// The role of this process among the agents of a job.
 #[derive(Debug)]
 pub enum Role {
-    /// Leader of the other agents.
+    /// This process leads the other agents.
     Leads(Team),
-    /// Follower of the agent of rank 0.
+    /// This process follows the agent of rank 0.
     Follows(Box<Leader>),
 }
 
 impl Role {
-    /// Meets the other agents, all of which are about to make runs of the same settings.
+    /// Meets the other agents, which must all be about to make runs with the same settings.
     ///
     /// # Errors
-    /// When one of them does not come within `patience`, or is about to do something else.
+    /// When an agent does not come within `patience`, or is about to make other runs.
     pub fn find(
         part: Part,
         settings: &Value,
@@ -58,7 +58,7 @@ impl Role {
                     say(format_args!("{process} waits for the others at {}", meeting.endpoint));
                 }
             });
-            // Its end, whatever it is, ends the wait of the other thread.
+            // Dropping `_met`, after a success or a failure, ends the wait of the other thread.
             let _met = met;
             Ok(if part.leads() {
                 Self::Leads(Team::gather(part, settings, run_id, meeting, patience)?)
@@ -69,33 +69,33 @@ impl Role {
     }
 }
 
-/// End of the runs that this process took part in.
+/// The end of the runs in which this process followed a leader.
 #[derive(Debug)]
 pub enum Followed {
-    /// The leader has reported on all of it; all exit with this code.
+    /// The leader has reported on all runs; every process exits with this code.
     Over(u8),
-    /// The leader is lost: what is known of the ranks of this process alone is recorded here.
+    /// The leader is lost; this directory has the records of the ranks of this process only.
     Alone(PathBuf),
 }
 
 /// A run that another agent leads.
 struct Led<'a> {
     id: &'a str,
-    /// Directory of the run for this process.
+    /// The directory of the run for this process.
     dir: &'a Path,
-    /// Port of the ranks' TCPStore on the leader's machine; none where the ranks join.
+    /// The port of the ranks' TCPStore on the leader's machine; `None` where the ranks are those of a user's script.
     port: Option<u16>,
 }
 
-/// Takes part in the runs that `leader` makes. Logs of this process's ranks are below `run_dir`, in a
-/// directory of this process's own, which stays unless every run was clean.
+/// Takes part in the runs that `leader` makes. The logs of this process's ranks are below `run_dir`, in a directory
+/// of this process, which is removed if every run was clean.
 ///
 /// # Errors
-/// When the leader ends everything before a run, or is lost before one.
+/// When the leader refuses the runs, or is lost before the first run.
 pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
     take_part(leader, run_dir, true, &mut |leader, Led { id, dir, port }| {
         let port =
-            port.context("the process of rank 0 runs a script; start the same everywhere")?;
+            port.context("the process of rank 0 runs a script; start the same command everywhere")?;
         let program = cold(order, dir)?;
         let source = Source::Cold(&program);
         let launch = Launch { run_id: id, spec: &order.spec, source, run_dir: dir };
@@ -103,11 +103,11 @@ pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed>
     })
 }
 
-/// Takes part in the run of the user's own script that `leader` watches, as [`follow`] does. The script has no logs but
-/// the user's terminal, so that nothing stays.
+/// Takes part in the run of a user's script that `leader` watches, as [`follow`] does. The script logs only to the
+/// user's terminal, so no directory is kept.
 ///
 /// # Errors
-/// As [`follow`].
+/// The errors of [`follow`].
 pub fn follow_script(order: &exec::Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
     take_part(leader, run_dir, false, &mut |leader, Led { id, dir, .. }| {
         exec::follow(order, id, dir, leader)
@@ -150,11 +150,11 @@ fn take_part(
     }
 }
 
-/// Removes what the leader has all of. What cannot be removed stays.
+/// Removes all files that the leader has, too. A file that cannot be removed stays.
 fn tidy_up(run_dir: &Path, own: &Path, is_empty: bool) {
     if is_empty {
         let _ = fs::remove_dir_all(own);
-        // Only if nothing else is in it, such as the trace, where it is on the same file system.
+        // This succeeds only if the directory is empty. The leader's trace is in it on a shared file system.
         let _ = fs::remove_dir(run_dir);
         return;
     }

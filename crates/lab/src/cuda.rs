@@ -1,4 +1,4 @@
-//! CUDA for a run: the GPUs of this machine as its engine finds them, and native ranks that run on them.
+//! CUDA for a run: the GPUs of this machine as the run's engine finds them, and native ranks on these GPUs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use zprobe_model::spec::{Backend, Gpus, RunSpec};
 
 use super::limits::PATIENCE;
 
-/// GPUs for the engine of a run, and the software to use them.
+/// The GPUs for the engine of a run, and the software to use them.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// Those of the native engine.
+    /// The GPUs that the native engine finds.
     Native(Cuda),
-    /// Those that the torch of a real engine's interpreter finds.
+    /// The GPUs that the torch of a real engine's interpreter finds.
     Real(Gpus),
 }
 
-/// GPUs that were looked for in this process, by interpreter: that of a real engine, or the one whose libtorch
-/// the native engine is to use.
+/// The GPUs that this process has found so far. A key has true and the interpreter of a real engine, or false and the
+/// interpreter whose libtorch the native engine uses.
 static FOUND: Mutex<BTreeMap<(bool, Option<PathBuf>), Found>> = Mutex::new(BTreeMap::new());
 
 impl Found {
-    /// Looks for the GPUs of the native engine, with the libtorch of an interpreter that is named, if one is.
-    /// The engine itself may be in the environment of the interpreter `home`.
+    /// Looks for the GPUs of the native engine, with the libtorch of the interpreter `python` if it is given. The
+    /// engine itself may be in the environment of the interpreter `home`.
     pub fn native(python: Option<&Path>, home: &Path) -> Result<Self> {
         Self::look((false, python), || Cuda::look(python, home).map(Self::Native))
     }
 
-    /// Looks for the GPUs of a real engine in this interpreter.
+    /// Looks for the GPUs of a real engine, with the torch of the interpreter `python`.
     pub fn real(python: &Path) -> Result<Self> {
         Self::look((true, Some(python)), || Ok(Self::Real(of_python(python))))
     }
@@ -53,7 +53,7 @@ impl Found {
         Ok(new)
     }
 
-    /// The GPUs.
+    /// The GPUs that were found.
     pub fn gpus(&self) -> &Gpus {
         match self {
             Self::Native(cuda) => &cuda.gpus,
@@ -72,7 +72,7 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Looks for GPUs, with the libtorch that `LIBTORCH` names, or the torch of an interpreter.
+    /// Looks for GPUs, with the libtorch that the variable `LIBTORCH` names, or with the torch of an interpreter.
     pub fn look(python: Option<&Path>, home: &Path) -> Result<Self> {
         let program = native::program(Some(home)).map_err(NativeError::Missing)?;
         let named = std::env::var_os("LIBTORCH").filter(|path| !path.is_empty());
@@ -81,17 +81,17 @@ impl Cuda {
         Ok(Self { gpus, program, libtorch })
     }
 
-    /// Ranks on the GPUs.
+    /// The rank program for a run on the GPUs.
     pub fn ranks(&self, spec: &RunSpec, run_dir: &Path) -> Result<RankProgram> {
         let libtorch =
-            self.libtorch.as_ref().ok().context("a run on CUDA without a libtorch for it")?;
+            self.libtorch.as_ref().ok().context("a run on CUDA needs a libtorch with CUDA")?;
         let nccl = self.gpus.nccl.as_ref().ok().filter(|_| spec.backend == Backend::Nccl);
         let nccl = nccl.map(Path::new);
         Ok(native::cuda_ranks(self.program.clone(), libtorch, nccl, run_dir)?)
     }
 }
 
-/// The GPUs that the torch of an interpreter finds, for real engines.
+/// The GPUs that the torch of an interpreter finds, as a real engine needs them.
 fn of_python(python: &Path) -> Gpus {
     match Python::ask_about(&["gpus", "cuda", "nccl", "backends"], python, PATIENCE) {
         Ok(answer) => said_by(&answer),
@@ -103,12 +103,12 @@ fn of_python(python: &Path) -> Gpus {
     }
 }
 
-/// The GPUs in the answer of an interpreter.
+/// The GPUs that the answer of an interpreter reports.
 fn said_by(python: &Python) -> Gpus {
     let problem = |what: &str, problem: &str| format!("{what} ({}): {problem}", python.executable);
     let libtorch = match (&python.torch, &python.cuda) {
         (Attempt::Value(torch), Attempt::Value(cuda)) if cuda == "none" => {
-            Err(format!("torch {torch} ({}) was built for the CPU alone", python.executable))
+            Err(format!("torch {torch} ({}) was built only for the CPU", python.executable))
         }
         (Attempt::Value(torch), Attempt::Value(cuda)) => Ok(format!("torch {torch}, {cuda}")),
         (Attempt::Problem(said), _) | (_, Attempt::Problem(said)) => Err(problem("torch", said)),
@@ -166,7 +166,7 @@ mod tests {
         let cpu = answer("none", &[]);
         assert_eq!(placed(&cpu, None), Ok((Device::Cpu, Backend::Gloo)));
         let said = placed(&cpu, cuda).unwrap_err();
-        assert!(said.contains("was built for the CPU alone"), "{said}");
+        assert!(said.contains("was built only for the CPU"), "{said}");
         assert!(said.contains("name another Python with --python"), "{said}");
     }
 }

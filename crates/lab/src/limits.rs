@@ -1,4 +1,4 @@
-//! Limits of this machine: found out before a run, where an interpreter knows.
+//! Limits of this machine: an interpreter is asked before a run whether the run can be made.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use crate::doctor::{Machine, NoAnswer, Python, questions, refusal};
 use crate::native;
 use zprobe_model::spec::RunSpec;
 
-/// Time that an interpreter may take to answer: a busy machine takes minutes to import an engine.
+/// The time limit for an interpreter's answer: a busy machine takes minutes to import an engine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The words before the reason why a run cannot be made.
+/// The words before the reason why a run cannot be made on this machine.
 pub const CANNOT_RUN: &str = "cannot run here";
 
-/// Answers of interpreters: each is asked once, and only if a run depends on it.
+/// The answers of interpreters. Each interpreter is asked once, and only if a run depends on its answer.
 #[derive(Default)]
 pub struct Limits {
-    /// Answers of the interpreters, by path; none where there was no answer: then the run itself
-    /// shows what is wrong.
+    /// The answers of the interpreters, by path; `None` for an interpreter that gave no answer, because then the run
+    /// itself shows what is wrong.
     asked: Mutex<BTreeMap<PathBuf, Option<Python>>>,
 }
 
@@ -29,8 +29,7 @@ impl Limits {
         Self { asked: Mutex::new([(path.to_owned(), python)].into()) }
     }
 
-    /// Reason why a run cannot be made with this interpreter, and what to do; none where nothing
-    /// speaks against the run.
+    /// The reason why a run cannot be made with this interpreter, with advice; `None` where no obstacle is known.
     pub fn refusal(&self, spec: &RunSpec, python: &Path) -> Option<String> {
         let questions = questions(spec);
         if questions.is_empty() {
@@ -44,12 +43,12 @@ impl Limits {
     }
 }
 
-/// Looks at the machine and asks an interpreter.
+/// Collects the facts about the machine, and asks an interpreter.
 pub fn examine(python: &Path, patience: Duration) -> (Machine, Result<Python, NoAnswer>) {
     (machine(Some(python)), Python::ask(python, patience))
 }
 
-/// Looks at the machine. The native engine may be in the environment of an interpreter.
+/// Collects the facts about the machine. The native engine may be in the environment of the interpreter `python`.
 pub fn machine(python: Option<&Path>) -> Machine {
     Machine::look(native::program(python))
 }

@@ -1,4 +1,4 @@
-//! Runs that are to be made.
+//! Orders of runs: the settings, the source of the ranks, and the number of repeats.
 
 use std::path::PathBuf;
 
@@ -11,32 +11,32 @@ use super::limits::{CANNOT_RUN, Limits};
 use zprobe_launch::RankProgram;
 use zprobe_model::spec::RunSpec;
 
-/// A run that is to be made.
+/// An order for a run that is to be made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The settings of the run.
     pub spec: RunSpec,
-    /// The source of its ranks.
+    /// The source of the run's ranks.
     pub ranks: Ranks,
-    /// Number of times that the run is made.
+    /// The number of times that the run is made.
     pub repeats: usize,
 }
 
-/// The source of the ranks of a run.
+/// The source of the ranks of a run: cold, warm, on GPUs, or a program of the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ranks {
-    /// The user's own program, started for each run.
+    /// A rank program of the user, started for each run.
     Program(RankProgram),
-    /// The native engine on GPUs, started for each run.
+    /// The native engine's rank program on GPUs, started for each run.
     Cuda(Cuda),
-    /// The engine, started for each run, with this interpreter if it is Python.
+    /// The rank program of the engine, started for each run with this interpreter if the engine is Python.
     Cold(PathBuf),
-    /// A pool that has loaded the engine, with this interpreter if it is Python.
+    /// A pool that has loaded the engine, with this interpreter if the engine is Python.
     Warm(PathBuf),
 }
 
 impl Order {
-    /// This order with warm ranks, if there are any for it.
+    /// This order with warm ranks, if a pool can make its ranks.
     #[must_use]
     pub fn warm(self) -> Self {
         match self.ranks {
@@ -45,7 +45,7 @@ impl Order {
         }
     }
 
-    /// All settings that must be the same on all machines of the run, each under its name.
+    /// The settings that must be the same on all machines of the run, each under its name.
     pub fn settings(&self) -> Value {
         json!({ "command": "run", "spec": self.spec, "repeats": self.repeats })
     }
@@ -53,9 +53,9 @@ impl Order {
     /// Refuses a run that this machine cannot make.
     ///
     /// # Errors
-    /// With the reason, in one line.
+    /// The reason why the run cannot be made, in one line.
     pub fn refuse_what_cannot_run(&self) -> Result<()> {
-        // Limits of other programs are not known.
+        // Only the CPU ranks of an engine have known limits.
         if let Ranks::Cold(python) | Ranks::Warm(python) = &self.ranks
             && let Some(reason) = Limits::default().refusal(&self.spec, python)
         {
@@ -65,10 +65,8 @@ impl Order {
     }
 }
 
-/// Reads arguments of `zprobe run` that stand for themselves: the environment and configuration files do not
-/// count.
+/// Parses arguments of `zprobe run`, without the user's environment variables and configuration files.
 pub type Read<'a> = dyn Fn(&[String]) -> Result<Order> + Sync + 'a;
 
-/// Reads the settings alone, of a run on the CPU, from arguments that stand for themselves, like
-/// [`Read`].
+/// Parses arguments like [`Read`], but returns only the settings of a run on the CPU.
 pub type ReadSpec<'a> = dyn Fn(&[String]) -> Result<RunSpec> + Sync + 'a;

@@ -1,4 +1,4 @@
-//! Runs over a pool that is there when it is needed.
+//! Runs over a pool that is started when a run needs it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,31 +8,31 @@ use zprobe_launch::{Ended, Launch, LaunchError, Pool, RankProgram, Source};
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::Record;
 
-/// Time that an engine may take to be imported; a busy machine needs a minute.
+/// The time limit for the import of an engine; a busy machine needs a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Number of pools in a row that may fail to start; after these, none is tried any more.
+/// Number of pools in a row that may fail to start; after that, no further pool is tried.
 const ATTEMPTS: usize = 2;
 
-/// A pool, started when it is needed and again when it has died.
+/// A pool that is started when a run needs it, and started again after it has died.
 pub struct Pooled {
     program: RankProgram,
-    /// Directory for the logs of pools, each in a directory of its own.
+    /// The directory for the logs of the pools, each in a directory of its own.
     dir: PathBuf,
     started: usize,
     pool: Option<Pool>,
-    /// Number of pools that failed to start since one did start, and the error of the last of them.
+    /// The number of failed starts since the last successful one, and the error of the last failed start.
     failed: (usize, String),
 }
 
 impl Pooled {
-    /// A pool of `program`, whose logs are in `dir`.
+    /// A pool of `program` that is not started yet; its logs go to `dir`.
     pub fn new(program: RankProgram, dir: PathBuf) -> Self {
         Self { program, dir, started: 0, pool: None, failed: (0, String::new()) }
     }
 
-    /// Makes a run and leaves its trace in its directory. A run for which there was no pool is
-    /// tried once more, over a new one.
+    /// Makes a run and leaves its trace in its directory. A run that failed because the pool was gone is tried once
+    /// more, over a new pool.
     pub fn run(
         &mut self,
         spec: &RunSpec,
@@ -65,11 +65,11 @@ impl Pooled {
         }
     }
 
-    /// Starts a pool, unless the last ones did not start, which may have taken minutes each.
+    /// Starts a pool, unless the last [`ATTEMPTS`] starts have failed, because each of them may have taken minutes.
     fn start(&mut self) -> Result<Pool> {
         let (count, reason) = &mut self.failed;
         if *count == ATTEMPTS {
-            bail!("no pool was started, because {ATTEMPTS} in a row did not: {reason}");
+            bail!("no pool was started, because the last {ATTEMPTS} failed to start: {reason}");
         }
         let dir = self.dir.join(self.started.to_string());
         self.started += 1;

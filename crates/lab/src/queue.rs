@@ -1,4 +1,4 @@
-//! The queue of an experiment's jobs: the one owner of stop, fail-fast, time limit and progress.
+//! The queue of an experiment's jobs, which is the only owner of signals, fail-fast, time limit and progress.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,21 +11,21 @@ use anyhow::{Context as _, Result};
 use crate::console::{Line, say};
 use zprobe_launch::Stop;
 
-/// Most lines of a log about the jobs that are done, beside the first.
+/// Largest number of log lines about finished jobs, in addition to the line about the first job.
 const MILESTONES: usize = 10;
 
-/// Longest time from the signal that a process of a group gets first to the one that it gets last.
+/// The longest delay of a signal between the first and the last process of a group that receive it.
 const SIGNALS: Duration = Duration::from_secs(1);
 
-/// A queue of jobs. While it exists, the first signal of the user ends the queue, and not the process.
+/// A queue of jobs. While a queue exists, the first signal of the user ends the queue, and not the process.
 pub struct Queue {
     stop: Stop,
     line: Line,
     jobs: usize,
     started: AtomicUsize,
-    /// True if each job is announced in a log when it starts.
+    /// True if a log has a line for each job when the job starts.
     announces: bool,
-    /// True if the queue ends with the first failure.
+    /// True if the queue ends after the first failure.
     fail_fast: bool,
     failed: AtomicBool,
     end: Option<Instant>,
@@ -33,14 +33,14 @@ pub struct Queue {
     done: AtomicUsize,
 }
 
-/// The reason why a job was not started.
+/// The reason why the queue did not start a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStarted {
-    /// The user has ended the queue.
+    /// The user has ended the queue by a signal.
     Interrupted,
-    /// An earlier job has failed.
+    /// An earlier job has failed, and the queue is set to fail fast.
     AfterFailure,
-    /// Time was up.
+    /// The time limit was reached.
     TimeIsUp,
 }
 
@@ -55,13 +55,12 @@ impl Display for NotStarted {
 }
 
 impl Queue {
-    /// A queue for so many jobs, none of which is started yet.
+    /// A queue for this number of jobs; no job has been started.
     pub fn new(jobs: usize) -> Result<Self> {
         Self::with(Line::counter(jobs), jobs)
     }
 
-    /// A queue for jobs of which nobody knows how many there will be. They say themselves what they are at, by
-    /// [`Queue::begin`].
+    /// A queue for an unknown number of jobs, which name their current step by [`Queue::begin`].
     pub fn uncounted() -> Result<Self> {
         Self::with(Line::timed(), 0)
     }
@@ -86,7 +85,7 @@ impl Queue {
         })
     }
 
-    /// This queue, set to start nothing after the first failure if `fail_fast`.
+    /// This queue, set to start no job after the first failure if `fail_fast`.
     #[must_use]
     pub fn fail_fast(self, fail_fast: bool) -> Self {
         Self { fail_fast, ..self }
@@ -98,14 +97,13 @@ impl Queue {
         Self { end: limit.and_then(|limit| Instant::now().checked_add(limit)), ..self }
     }
 
-    /// This queue, set to announce each job in a log when it starts: for jobs that take
-    /// minutes.
+    /// This queue, set to announce each job in a log when the job starts, because jobs may take minutes.
     #[must_use]
     pub fn announcing(self) -> Self {
         Self { announces: true, ..self }
     }
 
-    /// The reason why nothing more is started, if nothing is.
+    /// The reason why no more jobs are started; `None` while jobs may be started.
     pub fn over(&self) -> Option<NotStarted> {
         if self.stop.is_wanted() {
             Some(NotStarted::Interrupted)
@@ -116,10 +114,11 @@ impl Queue {
         }
     }
 
-    /// True if the user has ended the queue, or the worker of a job: if the job came to nothing, that is no result.
+    /// True if the user has ended the queue or the worker of a job. A failure of that job is then not its result.
     pub fn is_interrupted(&self, worker_was_stopped: bool) -> bool {
         if worker_was_stopped {
-            // A signal to the whole group may reach the worker first. No other job is started before it is here.
+            // A signal to the whole process group may reach the worker first. Waiting for it keeps another job from
+            // being started.
             let end = Instant::now() + SIGNALS;
             while !self.stop.is_wanted() && Instant::now() < end {
                 thread::sleep(Duration::from_millis(1));
@@ -128,27 +127,27 @@ impl Queue {
         worker_was_stopped || self.over() == Some(NotStarted::Interrupted)
     }
 
-    /// Takes note of a failure.
+    /// Notes that a job has failed.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Says something above the line of progress.
+    /// Prints a text above the progress line.
     pub fn say(&self, text: impl Display) {
         self.line.say(text);
     }
 
-    /// Shows on a terminal what is being done from now on, with the seconds that it takes.
+    /// Shows the current step on a terminal, with the seconds that the step takes.
     pub fn begin(&self, text: &str) {
         self.line.begin(text);
     }
 
-    /// True where nobody sees the line of progress.
+    /// True where the progress line is not shown.
     pub fn is_hidden(&self) -> bool {
         self.line.is_hidden()
     }
 
-    /// Does a job on this thread, unless the queue is over.
+    /// Does a job on the calling thread, unless the queue is over.
     pub fn job<R>(&self, label: &str, work: impl FnOnce() -> R) -> Result<R, NotStarted> {
         if let Some(reason) = self.over() {
             return Err(reason);
@@ -170,15 +169,15 @@ impl Queue {
         Ok(result)
     }
 
-    /// True if a log has a line when so many jobs are done: the first, which has loaded the engine, and each tenth
-    /// part of all.
+    /// True if a log has a line after this number of finished jobs: after the first, which has loaded the engine, and
+    /// after each tenth of all jobs.
     fn is_milestone(&self, done: usize) -> bool {
         let part = |done: usize| done * MILESTONES / self.jobs;
         self.jobs > 1 && (done == 1 || part(done) > part(done - 1))
     }
 
-    /// Has all jobs done by workers, so many of them side by side; `worker` makes one, by its number. The
-    /// results are in the order of the jobs.
+    /// Has all jobs done by `workers` workers side by side; `worker` makes a worker from its number. The results are
+    /// in the order of the jobs.
     pub fn all<J: Sync, W, R: Send>(
         &self,
         jobs: &[J],

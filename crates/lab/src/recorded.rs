@@ -1,4 +1,4 @@
-//! Recorded runs: the files beside a trace, and the report on it, made again.
+//! Recorded runs: the files next to a trace, and the report that is made from the trace again.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -14,17 +14,17 @@ use zprobe_model::trace::{Trace, trace_dirs};
 use zprobe_redact::taken_out;
 use zprobe_report::{Minimised, Report};
 
-/// The report in a run directory.
+/// The name of the report in a run directory.
 pub const REPORT_FILE: &str = "report.json";
 
-/// The end of a search for the smallest configuration, in a run directory.
+/// The name, in a run directory, of the result of a search for the smallest configuration.
 pub const MINIMISED_FILE: &str = "minimised.json";
 
-/// Most bytes of [`MINIMISED_FILE`].
+/// Largest size of [`MINIMISED_FILE`], in bytes.
 const MOST_MINIMISED: u64 = 16 << 20;
 
-/// The report on a recorded run, with the smallest configuration if that was looked for, and the
-/// trace that it is about: of repeats, that of the one that is shown.
+/// The report on a recorded run, with the smallest configuration if there was a search for it, and the trace of the
+/// run. Of several repeats, the trace is that of the repeat which the report shows.
 pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
     let (mut report, trace) = of_traces(&trace_dirs(run_dir))?;
     report.run.command = report.command().map(|command| command.line());
@@ -34,14 +34,14 @@ pub fn diagnosis(run_dir: &Path) -> Result<(Report, Trace)> {
     Ok((Report { minimised, masked: taken_out(&trace), ..report }, trace))
 }
 
-/// The report on a recorded run, which is written beside the trace, and the trace that it is about.
+/// Makes the report on a recorded run and writes it next to the trace; returns the report and the trace.
 pub fn report(run_dir: &Path) -> Result<(Report, Trace)> {
     let (report, trace) = diagnosis(run_dir)?;
     write_new(&run_dir.join(REPORT_FILE), &report.to_json()?)?;
     Ok((report, trace))
 }
 
-/// Writes a file of a run directory, in place of one that an earlier part of the same command wrote.
+/// Writes a file of a run directory, and replaces the file that an earlier part of the same command has written.
 pub fn write_new(path: &Path, text: &str) -> Result<()> {
     let _ = fs::remove_file(path);
     run_dir::create(path)
@@ -57,7 +57,7 @@ pub fn reported(run_dir: &Path) -> Result<Report> {
     serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
 }
 
-/// The end of an earlier search for the smallest configuration that still shows a finding of this run.
+/// The result of an earlier search for the smallest configuration that still shows a finding of this run.
 fn minimised(dir: &Path) -> Result<Option<Minimised>> {
     let path = dir.join(MINIMISED_FILE);
     match run_dir::read_text(&path, MOST_MINIMISED) {
@@ -70,7 +70,7 @@ fn minimised(dir: &Path) -> Result<Option<Minimised>> {
     }
 }
 
-/// A recorded trace without secrets.
+/// Reads a recorded trace, and removes its secrets.
 fn read(dir: &Path) -> Result<Trace> {
     let mut trace = Trace::read(dir)?;
     secrets::of_run(dir, &trace)?
@@ -79,7 +79,7 @@ fn read(dir: &Path) -> Result<Trace> {
     Ok(trace)
 }
 
-/// The report on a trace, or on those of all repeats.
+/// The report on the trace in a directory, or on the traces of all repeats.
 fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
     let first = read(&dirs[0])?;
     if dirs.len() == 1 {
@@ -91,7 +91,7 @@ fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
         let trace = read(dir)?;
         ensure!(
             trace.spec == spec,
-            "{} is no repeat of the run in {}: other settings were run; take it out",
+            "{} is not a repeat of the run in {}: its settings differ; remove it",
             dir.display(),
             dirs[0].display(),
         );

@@ -1,4 +1,4 @@
-//! A run, made once or several times.
+//! Makes a run once, or several times as repeats.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use super::queue::Queue;
 use super::runner::Runner;
 use zprobe_model::trace::repeat_dir;
 
-/// Makes a run in `run_dir`, or all repeats of it, each in a directory of its own there. The result
-/// is false if the user has interrupted one, which is the last one then.
+/// Makes a run in `run_dir`, or all its repeats, each in a directory of its own there. Returns false if the user has
+/// interrupted a run, which is then the last one.
 pub fn all(
     runner: &mut Runner<'_>,
     order: &Order,
@@ -28,7 +28,7 @@ pub fn all(
         let made = match queue.job("repeats", &mut make) {
             Ok(made) => made,
             Err(reason) if number == 0 => bail!("{reason}"),
-            // It ends at once, and its trace says that the user has ended it.
+            // The run ends at once, and its trace says that the user has ended it.
             Err(_) => make(),
         };
         match made {
@@ -45,7 +45,7 @@ pub fn all(
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(error) if number == 0 => return Err(error),
-            // The repeats before it are not lost.
+            // The earlier repeats are kept.
             Err(error) => {
                 let _ = std::fs::remove_dir_all(&dir);
                 queue.say(format_args!("warning: repeat {number} could not be made: {error:#}"));

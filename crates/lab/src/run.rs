@@ -1,4 +1,4 @@
-//! A single run: from an order to a trace and the report on it.
+//! Makes a single run: from an order to a trace and the report on it.
 
 use std::path::Path;
 
@@ -16,11 +16,11 @@ use zprobe_launch::exec::{self, Over};
 use zprobe_model::trace::{Record, Trace, is_recorded};
 use zprobe_report::Report;
 
-/// Makes a run, or all its repeats, in `run_dir`, and reports on it. The ranks are started by this
-/// process, or by this and the agents that it leads.
+/// Makes a run, or all its repeats, in `run_dir`, and makes the report. The ranks are started by this process, and by
+/// the agents that it leads if there are any.
 ///
 /// # Errors
-/// When this machine cannot make the run, there was nothing to watch, or `run_dir` cannot be used.
+/// When this machine cannot make the run, no rank could be started, or `run_dir` cannot be used.
 pub fn record(
     order: &Order,
     run_id: &str,
@@ -41,8 +41,8 @@ pub fn record(
     })
 }
 
-/// Runs the user's own script under the watch, together with the agents that this process leads if there are any,
-/// and leaves its trace in `run_dir`. `is_complete` is called when every rank has finished.
+/// Runs a user's script and watches it, together with the agents that this process leads if there are any, and leaves
+/// the trace in `run_dir`. `is_complete` is called when every rank has finished.
 ///
 /// # Errors
 /// When the command does not start, or `run_dir` cannot be used.
@@ -66,7 +66,7 @@ pub fn record_script(
 fn refuse_recorded(run_dir: &Path) -> Result<()> {
     ensure!(
         !is_recorded(run_dir),
-        "{} holds a recorded run already; choose another directory with --out, or remove that one with \
+        "{} holds a recorded run already; choose another directory with --out, or remove the run with \
          `zprobe clean`",
         run_dir.display(),
     );

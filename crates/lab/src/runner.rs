@@ -1,4 +1,4 @@
-//! The source of ranks for the runs of this process: programs that are started for each run, or a pool
+//! Runners, which make the runs of this process: over a rank program that is started for each run, or over a pool
 //! that stays warm.
 
 use std::path::Path;
@@ -17,25 +17,25 @@ use zprobe_launch::{Ended, Launch, RankProgram, Source};
 use zprobe_model::spec::{Device, Engine, RunSpec};
 use zprobe_model::trace::{Event, Record};
 
-/// Makes one run after the other.
+/// Makes the runs of this process, one after the other.
 pub struct Runner<'a> {
     ranks: Origin,
-    /// The other agents of each run; none if this process starts all ranks.
+    /// The other agents of each run; `None` if this process starts all ranks.
     team: Option<&'a mut Team>,
 }
 
-/// Origin of the ranks.
+/// The source of a runner's ranks.
 enum Origin {
-    /// A pool: the engine is loaded once.
+    /// A pool, which has loaded the engine once.
     Warm(Pooled),
-    /// A program that is started for each run.
+    /// A rank program that is started for each run.
     Cold(RankProgram),
-    /// Native ranks on GPUs, started for each run.
+    /// The native ranks on GPUs, started for each run.
     Cuda(Cuda),
 }
 
 impl<'a> Runner<'a> {
-    /// A runner for this order, together with these other agents. The files that its ranks are started
+    /// A runner for the runs of an order, together with the agents of `team`. The files that its ranks are started
     /// from are in `dir`.
     pub fn new(order: &Order, dir: &Path, team: Option<&'a mut Team>) -> Result<Self> {
         let engine = order.spec.engine();
@@ -53,13 +53,13 @@ impl<'a> Runner<'a> {
         Ok(Self { ranks, team })
     }
 
-    /// True if a process that starts some of the ranks is lost, so that there can be no further run.
+    /// True if an agent that starts some of the ranks is lost, so that no further run can be made.
     pub fn has_lost(&self) -> bool {
         self.team.as_ref().is_some_and(|team| team.has_lost())
     }
 
-    /// Makes a run and leaves its trace in `run_dir`; `repeat` is its number among several. The result is
-    /// false if the user has interrupted the run.
+    /// Makes a run and leaves its trace in `run_dir`; `repeat` is its number among several repeats. Returns false if
+    /// the user has interrupted the run.
     pub fn run(
         &mut self,
         spec: &RunSpec,
@@ -91,8 +91,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The program of an order's ranks, which is started for each run. The files that it is started from are
-/// in `dir`.
+/// The rank program of an order, which is started for each run. The files that it is started from are in `dir`.
 pub(super) fn cold(order: &Order, dir: &Path) -> Result<RankProgram> {
     match &order.ranks {
         Ranks::Program(program) => Ok(program.clone()),
@@ -103,8 +102,8 @@ pub(super) fn cold(order: &Order, dir: &Path) -> Result<RankProgram> {
     }
 }
 
-/// The program of a real engine's ranks or of native ones on the CPU, or of a pool of them on this device. The
-/// files that it is started from are in `dir`.
+/// The rank program of a real engine, or of the native engine on the CPU; with `pool`, the program of a real engine's
+/// pool on that device. The files that it is started from are in `dir`.
 fn program(engine: Engine, python: &Path, dir: &Path, pool: Option<Device>) -> Result<RankProgram> {
     Ok(match (engines::of(engine).is_real(), pool) {
         (false, _) => {
@@ -115,7 +114,7 @@ fn program(engine: Engine, python: &Path, dir: &Path, pool: Option<Device>) -> R
     })
 }
 
-/// Warns of processes of a run that are left, if any are.
+/// Warns of processes of a run that are still alive, if there are any.
 pub(super) fn warn_of_survivors(Ended { survivors }: &Ended) {
     if !survivors.is_empty() {
         say(format_args!("warning: processes that cannot be killed: {survivors:?}"));

@@ -1,4 +1,4 @@
-//! Secrets, which are in nothing that is printed or exported.
+//! Redactors that keep secrets out of all printed and exported text.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use zprobe_model::trace::Trace;
 use zprobe_redact::{Known, Private, Redactor};
 use zprobe_report::suite::Suite;
 
-/// Takes out the secrets of this machine, and those that the trace and the logs of a run give away.
+/// A redactor of the secrets of this machine, and of the secrets that the trace and the logs of a run give away.
 ///
 /// # Errors
 /// When a log cannot be read.
@@ -21,15 +21,15 @@ pub fn of_run(run_dir: &Path, trace: &Trace) -> Result<Redactor> {
     Ok(Redactor::of_secrets(&Private::here(Vec::new()), &known))
 }
 
-/// Takes out the secrets of this machine, and what looks like one.
+/// A redactor of the secrets of this machine, and of all texts that look like a secret.
 pub fn of_machine() -> Redactor {
     Redactor::of_secrets(&Private::here(Vec::new()), &Known::default())
 }
 
-/// A suite without secrets: commands and reasons that are typed or quoted in it may hold some.
+/// The suite without secrets, which its commands and reasons may quote.
 ///
 /// # Errors
-/// When a word of the suite's own is one.
+/// When one of the suite's own words is a secret.
 pub fn without(suite: Suite) -> Result<Suite> {
     let mut known = Known::default();
     known.json(&serde_json::to_value(&suite)?);

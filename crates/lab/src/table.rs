@@ -1,4 +1,4 @@
-//! Tables of what came of an experiment.
+//! Tables and lists for the results of experiments.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::console::{columns, terminal_columns};
 use zprobe_model::visible;
 use zprobe_report::Form;
 
-/// A table with these columns.
+/// A table with the columns `head`, as Markdown or for the terminal.
 pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     if form == Form::Markdown {
@@ -22,17 +22,17 @@ pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) 
     lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// An entry for reading: a title, facts with their labels, and a command that is not wrapped, to be copied.
+/// An entry for people: a title, labelled facts, and a command that is not wrapped, because users copy it.
 pub struct Entry {
-    /// Title of the entry.
+    /// The title of the entry.
     pub title: String,
-    /// Labels of one word, each with what is said of it.
+    /// The facts, each with a label of one word and its text.
     pub facts: Vec<(String, String)>,
-    /// The command.
+    /// The command of the entry.
     pub command: String,
 }
 
-/// Entries below each other, no wider than the terminal but for their commands.
+/// The entries one below the other, no wider than the terminal except for their commands.
 pub fn entries(entries: impl IntoIterator<Item = Entry>) -> String {
     let mut text = String::new();
     for Entry { title, facts, command } in entries {
@@ -47,7 +47,7 @@ pub fn entries(entries: impl IntoIterator<Item = Entry>) -> String {
     text
 }
 
-/// Names with what they stand for, in two columns: a line each, or as many as a terminal needs.
+/// Names with their descriptions in two columns: one line each, or more lines on a narrow terminal.
 pub fn in_columns<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let entries: Vec<(&str, &str)> = entries.into_iter().collect();
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -59,7 +59,7 @@ pub fn in_columns<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
     entries.into_iter().map(line).collect()
 }
 
-/// Words in lines no wider than the terminal.
+/// The words of a text in lines no wider than the terminal, with the indents `first` and `next`.
 pub fn wrapped(text: &str, first: &str, next: &str) -> String {
     within(columns(), text, first, next)
 }
@@ -73,7 +73,7 @@ fn within(columns: usize, text: &str, first: &str, next: &str) -> String {
     textwrap::fill(text, options)
 }
 
-/// A document for programs.
+/// A value as JSON, for other programs.
 pub fn to_json(value: &impl serde::Serialize) -> Result<String> {
     Ok(visible::json(value)?)
 }

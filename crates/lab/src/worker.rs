@@ -1,8 +1,8 @@
-//! Processes that make one run after the other, each started when it is needed and again when it has died:
-//! `zprobe pool-worker`. Both ends of the conversation are here.
+//! Workers (`zprobe pool-worker`): processes that make one run after the other. A worker is started when it is
+//! needed, and again after it has died. Both ends of the conversation are in this module.
 //!
-//! A worker is a process of its own because the runs of a process take place one after the other. It ends
-//! when its standard input does: when whoever started it is gone, too.
+//! A worker is a process of its own because the runs of a process take place one after the other. It exits when its
+//! standard input ends, so also when the process that started it is gone.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -25,10 +25,10 @@ use zprobe_launch::{Stop, is_stopping};
 use zprobe_model::spec::{Device, Engine};
 use zprobe_report::Report;
 
-/// Name of the command that makes a process a worker.
+/// The command that makes a process a worker.
 pub const COMMAND: &str = "pool-worker";
 
-/// A line of a worker's standard input: a run to make.
+/// A run to make: one line of a worker's standard input.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     run_id: String,
@@ -36,19 +36,19 @@ struct Task {
     order: Order,
 }
 
-/// A line of a worker's standard output, for each line of its standard input. The report is in the run
-/// directory, or there is none.
+/// The answer to a [`Task`]: one line of a worker's standard output. The report, if there is one, is in the run
+/// directory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Reply {
-    /// The reason why there is no report.
+    /// The reason why there is no report; `None` if there is a report.
     error: Option<String>,
     /// True if the user has stopped the worker.
     stopped: bool,
 }
 
-/// Handle of a worker in the process that has it make runs.
+/// The handle of a worker, in the process that gives the worker its runs.
 pub struct Worker {
-    /// Directory for the pools of the worker, each in a directory of its own.
+    /// The directory for the pools of the worker, each in a directory of its own.
     dir: PathBuf,
     started: usize,
     process: Option<Process>,
@@ -63,12 +63,12 @@ struct Process {
 }
 
 impl Worker {
-    /// A worker whose pools are in `dir`. Nothing is started yet.
+    /// A worker whose pools are in `dir`. No process is started yet.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, started: 0, process: None, was_stopped: false }
     }
 
-    /// Makes a run in `dir`, which is emptied before.
+    /// Makes a run in `dir`, which is emptied first, and returns the report.
     pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
         self.was_stopped = false;
         let _ = fs::remove_dir_all(dir);
@@ -81,8 +81,8 @@ impl Worker {
         reported(dir)
     }
 
-    /// True if the user has stopped the process that was to make the last run. A signal to the whole group
-    /// may reach it before it reaches this process.
+    /// True if the user has stopped the process that was to make the last run. A signal to the whole process group
+    /// may reach that process before this one.
     pub fn was_stopped(&self) -> bool {
         self.was_stopped
     }
@@ -104,7 +104,7 @@ impl Worker {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Ends the worker, which takes its pool with it.
+    /// Ends the worker and its pool.
     fn end(&mut self) {
         if let Some(Process { mut child, tasks, replies }) = self.process.take() {
             drop((tasks, replies));
@@ -124,7 +124,7 @@ fn start(dir: &Path) -> Result<Process> {
     let own = std::env::current_exe().context("cannot find the program that is running")?;
     let mut command = Command::new(&own);
     command.arg(COMMAND).arg("--dir").arg(dir);
-    // Only the order decides about a run, and not the user's variables for runs of her own.
+    // Only the order decides about a run, so the variables that the user has set for zprobe are removed.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
             command.env_remove(name);
@@ -140,9 +140,9 @@ fn start(dir: &Path) -> Result<Process> {
     Ok(Process { child, tasks, replies: BufReader::new(stdout) })
 }
 
-/// Does a worker's work in this process, until standard input ends. The files of its pools are in `dir`.
+/// Does the work of a worker in this process, until standard input ends. The files of its pools are in `dir`.
 pub fn serve(dir: &Path) -> Result<()> {
-    // A terminal's Ctrl-C comes here too. The queue decides what becomes of the experiment.
+    // A terminal sends Ctrl-C to this process, too. Only the queue of the other process decides about the experiment.
     let stop = Stop::listen().context("cannot listen to signals")?;
     let mut bench = Bench { dir: dir.to_owned(), pools: 0, warm: None };
     for line in std::io::stdin().lock().lines() {
@@ -153,11 +153,11 @@ pub fn serve(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// State of a worker in its own process.
+/// The state of a worker in its own process.
 struct Bench {
     dir: PathBuf,
     pools: usize,
-    /// The pool of the last run that was warm, with its engine, device and interpreter.
+    /// The pool of the last warm run, with its engine, device and interpreter.
     warm: Option<((Engine, Device, PathBuf), Runner<'static>)>,
 }
 
@@ -179,8 +179,8 @@ impl Bench {
         })
     }
 
-    /// The pool for a run. The pool of another engine is ended first: it is not needed again, because runs
-    /// come engine by engine.
+    /// The pool for a run. The pool of another engine is ended first, because runs come engine by engine and will not
+    /// need that pool again.
     fn warm(&mut self, order: &Order, python: &Path) -> Result<&mut Runner<'static>> {
         let wanted = (order.spec.engine(), order.spec.device, python.to_owned());
         let own = self.warm.take().filter(|(has, _)| *has == wanted);

@@ -1,5 +1,5 @@
-//! TOML files that people write, read strictly: a complaint says the file, the line, the key, and
-//! what was probably meant.
+//! Reads TOML files that people write, strictly: an error names the file, the line and the key, and suggests the key
+//! that was probably meant.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,59 +8,59 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
-/// A table whose keys are long names of flags, with the place of each key and value.
+/// A table whose keys are long names of flags, with the position of each key and value in the file.
 pub type Flags = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
 
-/// Smallest likeness of two words, from 0 to 1, at which one may have been meant by the other.
+/// The smallest similarity of two words, from 0 to 1, at which one word is suggested for the other.
 const ALIKE: f64 = 0.6;
 
-/// Largest number of characters of a complaint: it quotes the file, in which a word may be long.
+/// The largest number of characters of an error message. A message quotes the file, in which a word may be long.
 const LONGEST_PROBLEM: usize = 2000;
 
-/// Largest number of bytes of a word for which a similar one is looked for: the memory for
-/// comparing two words grows with their lengths.
+/// The largest number of bytes of a word for which a similar word is searched for; the memory for comparing two words
+/// grows with their lengths.
 const LONGEST_WORD: usize = 100;
 
-/// A file and its text.
+/// A file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Path of the file, as people know it.
+    /// The path of the file, as messages name it.
     pub file: String,
-    /// Text of the file.
+    /// The text of the file.
     pub text: String,
 }
 
-/// An error in a file, with its place.
+/// An error in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {problem}")]
 pub struct Complaint {
-    /// The file.
+    /// The path of the file.
     pub file: String,
-    /// Line, from 1.
+    /// The line, from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// Description of the error, and of what to write instead.
+    /// The description of the error, with the correction if it is known.
     pub problem: String,
 }
 
 impl Document {
-    /// Reads the file as a value of type `T`. For a type that denies unknown fields, the complaint
-    /// about such a field suggests a known one.
+    /// Reads the file as a value of type `T`. If `T` denies unknown fields, the error about an unknown field suggests a
+    /// known field.
     ///
     /// # Errors
-    /// When it is not TOML, or not what `T` is.
+    /// If the file is not TOML, or does not have the form of `T`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Complaint> {
         toml::from_str(&self.text).map_err(|error| {
             let problem = unknown_field(error.message()).unwrap_or_else(|| {
-                // The parser may add lines of help.
+                // The message of the parser may have several lines.
                 error.message().lines().collect::<Vec<_>>().join("; ")
             });
             self.complain(error.span().unwrap_or(0..0), problem)
         })
     }
 
-    /// An error in the text at these bytes.
+    /// Makes an error at this range of bytes of the text.
     pub fn complain(&self, at: Range<usize>, problem: impl fmt::Display) -> Complaint {
         let (line, column) = self.place(at);
         let mut problem = problem.to_string();
@@ -71,7 +71,7 @@ impl Document {
         Complaint { file: self.file.clone(), line, column, problem }
     }
 
-    /// Line and column of the text at these bytes, from 1.
+    /// The line and the column of a range of bytes of the text, both from 1.
     pub fn place(&self, at: Range<usize>) -> (usize, usize) {
         let before = self.text.get(..at.start).unwrap_or(&self.text);
         let start = before.rfind('\n').map_or(0, |feed| feed + 1);
@@ -79,7 +79,7 @@ impl Document {
     }
 }
 
-/// The known word that is most like `word`, if any is like it.
+/// The known word that is most similar to `word`; `None` if no known word is similar enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -90,18 +90,17 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, other)| other)
 }
 
-/// A message like ``no such key `tilte`; did you mean `title`?``, or with all known words if none
-/// is like this one.
+/// A message such as ``no such key `tilte`; did you mean `title`?``. If no known word is similar, the message lists all
+/// known words.
 pub fn no_such<'a>(what: &str, word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     match nearest(word, known.iter().copied()) {
         Some(meant) => format!("no such {what} `{word}`; did you mean `{meant}`?"),
-        None => format!("no such {what} `{word}`; there are {}", known.join(", ")),
+        None => format!("no such {what} `{word}`; use one of {}", known.join(", ")),
     }
 }
 
-/// The message of [`no_such`] in place of serde's message about an unknown field; none for other
-/// messages.
+/// The message of [`no_such`] for serde's message about an unknown field; `None` for other messages of serde.
 fn unknown_field(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field `")?;
     let (field, rest) = rest.split_once('`')?;

@@ -1,10 +1,10 @@
-//! Makes text that others wrote visible: characters that a terminal, a browser, a CI or a reader
-//! would take for something else are spelled out.
+//! Makes hidden characters in untrusted text visible: characters that a terminal, a browser, a CI or a reader could
+//! misinterpret are spelled out.
 //!
-//! Names, messages and versions come from traces, files, logs and engines of strangers. In data
-//! they stay as they are. Everything that is made for people is made of a [`Visible`] copy, so that
-//! no renderer has to think of hidden characters. [`terminal`] is applied last to all text that
-//! goes to a terminal, and [`json`] writes documents that a terminal can show.
+//! Names, messages and versions come from untrusted traces, files, logs and engines. In data, this text stays
+//! unchanged. All output for people is made from a [`Visible`] copy, so that no renderer has to handle hidden
+//! characters. [`terminal`] is applied last to all text for a terminal, and [`json`] writes JSON documents that are
+//! safe on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -17,16 +17,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// A copy of a value in whose texts nothing is hidden.
+/// A copy of a value whose texts contain no hidden characters.
 #[derive(Clone, Debug)]
 pub struct Visible<T>(T);
 
 impl<T: Clone + Serialize + DeserializeOwned> Visible<T> {
-    /// The visible copy of a value.
+    /// Makes the visible copy of a value.
     ///
     /// # Errors
-    /// When the value does not survive being written as JSON and read again: a number in it is not
-    /// finite.
+    /// If the value cannot be written as JSON and read back, for example because a number in it is not finite.
     pub fn of(value: &T) -> serde_json::Result<Self> {
         let mut suspicion = Suspicion::default();
         serde_json::to_writer(&mut suspicion, value)?;
@@ -52,7 +51,7 @@ impl<T> Deref for Visible<T> {
     }
 }
 
-/// A writer that looks for texts that may hide something in the JSON that is written to it.
+/// A writer that checks whether the JSON written to it may contain hidden characters.
 #[derive(Default)]
 struct Suspicion {
     raised: bool,
@@ -64,7 +63,7 @@ impl io::Write for Suspicion {
         for &byte in bytes {
             let escaped = std::mem::replace(&mut self.after_backslash, false);
             match byte {
-                // `\n` and `\t` are lines and columns.
+                // The escapes `\n` and `\t` are harmless: they stand for line feeds and tabs.
                 b'b' | b'f' | b'r' | b'u' if escaped => self.raised = true,
                 b'\\' if !escaped => self.after_backslash = true,
                 0x7f.. => self.raised = true,
@@ -79,7 +78,7 @@ impl io::Write for Suspicion {
     }
 }
 
-/// Makes every text of a value visible, keys included.
+/// Spells out the hidden characters in every text of a value, keys included.
 fn spell_out(value: &mut Value) {
     match value {
         Value::String(string) => {
@@ -99,8 +98,8 @@ fn spell_out(value: &mut Value) {
     }
 }
 
-/// Returns true if a character is not what it looks like: it controls a terminal, turns the
-/// direction of writing, or takes no room. Line feeds and tabs are not among these.
+/// Returns true if a character is hidden: it controls a terminal, changes the direction of writing, or has no width.
+/// Line feeds and tabs are not hidden.
 pub fn is_hidden(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
@@ -128,17 +127,17 @@ pub fn is_hidden(c: char) -> bool {
     }
 }
 
-/// An escape sequence that only sets colours and weights.
+/// An escape sequence that only sets colours and font weights.
 static COLOUR: LazyLock<Regex> = LazyLock::new(|| pattern(r"^\x1b\[[0-9;:]*m"));
 
-/// The colours and weights of zprobe's own texts.
+/// An escape sequence for the colours and font weights of zprobe's own texts.
 static OWN_STYLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"^\x1b\[(?:0|1|2|4|3[1-6])?m"));
 
 /// Two colons at the beginning of a line: a command of GitHub's runner.
 static COMMAND: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(?m)^((?:\x1b\[[0-9;]*m|[\s&&[^\n]])*)::"));
 
-/// The older form of such a command, and the form of Azure and TeamCity, anywhere in a line.
+/// The older form of a runner's command, and the form of Azure and TeamCity, anywhere in a line.
 static OLD_COMMAND: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"#((?:\x1b\[[0-9;]*m)*)#((?:\x1b\[[0-9;]*m|[\w.-])*)\["));
 
@@ -146,14 +145,14 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// The text with its hidden characters spelled out, as `\x1b` or `\u{202e}`. Colours, which are
-/// frequent in logs, are taken out.
+/// The text with its hidden characters spelled out, as `\x1b` or `\u{202e}`. Colours, which are frequent in logs, are
+/// removed.
 pub fn text(text: &str) -> Cow<'_, str> {
     spelled(text, |rest| COLOUR.find(rest).map(|found| (found.len(), "")))
 }
 
-/// The text for a terminal or the log of a CI: hidden characters are spelled out, except for the
-/// styles of zprobe's own texts, and no line is a command to the program that reads the log.
+/// The text for a terminal or the log of a CI. Hidden characters are spelled out, except for the styles of zprobe's own
+/// texts. No line can act as a command to the program that reads the log.
 pub fn terminal(text: &str) -> Cow<'_, str> {
     let styled =
         spelled(text, |rest| OWN_STYLE.find(rest).map(|found| (found.len(), found.as_str())));
@@ -167,9 +166,8 @@ pub fn terminal(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text with its hidden characters spelled out. For a rest of the text that begins with an
-/// escape character, `sequence` returns the length of the known sequence there, and its
-/// replacement.
+/// The text with its hidden characters spelled out. `sequence` gets the rest of the text from an escape character on,
+/// and returns the length and the replacement of a known escape sequence at its beginning.
 fn spelled<'a>(
     text: &'a str,
     sequence: impl Fn(&'a str) -> Option<(usize, &'a str)>,
@@ -203,14 +201,14 @@ fn spelled<'a>(
     Cow::Owned(visible)
 }
 
-/// A value as a JSON document with a line feed at the end: the same data, with all characters
-/// escaped that a terminal, or the log of a CI, would take for something else.
+/// A value as a JSON document with a line feed at the end. Characters that a terminal or the log of a CI could
+/// misinterpret are escaped; the data are the same.
 ///
 /// # Errors
-/// When the value has no form in JSON.
+/// If the value cannot be written as JSON.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let document = serde_json::to_string_pretty(value)? + "\n";
-    // Outside of its strings a document has no such characters.
+    // A JSON document has hidden characters and `##` only inside of strings, where they can be escaped.
     if !document.contains(is_hidden) && !document.contains("##") {
         return Ok(document);
     }

@@ -1,7 +1,7 @@
-//! The engine of one rank, put together from its parts.
+//! Assembles the engine of one rank from its parts.
 //!
-//! Only this module injects faults into the engine: each function of [`crate::faults`] takes a
-//! sound part and returns the part to build in.
+//! Only this module injects faults into the engine: each function of [`crate::faults`] takes a sound part and returns
+//! the part for the engine, with or without a fault.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ use crate::faults::{self, Injected};
 use crate::model;
 use crate::recorder::Recorder;
 
-/// Builds the engine of `rank`, which computes on `device` and works together with `ranks`.
+/// Builds the engine of `rank`, which computes on `device` and communicates through `ranks`.
 pub fn engine(
     spec: RunSpec,
     rank: usize,
@@ -47,7 +47,7 @@ pub fn engine(
     let context = Rc::new(context);
     let model = model::build(&context.spec, &context.plan, rank, device)?;
 
-    // Hooks are attached first: they belong to the parameters, whatever the content of these.
+    // Hooks are attached first, because `Parameters::new` replaces only the content of the parameters.
     let flow = Rc::new(RefCell::new(flow(fault, &context, model.parameters())?));
     let hooks = (context.spec.dataflow() == Some(Dataflow::IpgBucket))
         .then(|| Hooks::attach(&flow, model.parameters(), faults::hook(fault, Hook::TO_THE_FLOW)));
@@ -72,7 +72,7 @@ pub fn engine(
     })
 }
 
-/// The gradient flow that the run asks for.
+/// The gradient flow that the run's specification names.
 fn flow(
     fault: Injected,
     context: &Rc<Context>,
@@ -89,6 +89,6 @@ fn flow(
             let flow = IpgBuckets::new(Rc::clone(context), params, reduction)?;
             Ok(faults::ipg(fault, context, params, flow))
         }
-        None => bail!("the spec names no dataflow: it is not one of the native engine"),
+        None => bail!("the run specification names no dataflow: it is not for the native engine"),
     }
 }

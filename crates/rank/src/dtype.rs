@@ -1,10 +1,10 @@
-//! Element types of tensors: conversion between torch's and the run's.
+//! Conversions between torch's element types and zprobe's dtypes.
 
 use anyhow::{Result, bail};
 use tch::Kind;
 use zprobe_model::spec::Dtype;
 
-/// The [`Dtype`] of a floating-point tensor.
+/// The [`Dtype`] for a tensor kind; an error for a kind that gradients do not have.
 pub fn dtype_of(kind: Kind) -> Result<Dtype> {
     Ok(match kind {
         Kind::BFloat16 => Dtype::Bf16,
@@ -23,7 +23,7 @@ pub fn kind_of(dtype: Dtype) -> Kind {
     }
 }
 
-/// Name of an element type as it goes over the wire.
+/// The name of an element type in events and in the agreement on collectives.
 pub fn dtype_name(kind: Kind) -> Result<&'static str> {
     Ok(match kind {
         Kind::Int64 => "int64",

@@ -10,34 +10,34 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::contract;
 
-/// Instructions to a rank host.
+/// The instructions to a rank host.
 pub struct Environment {
-    /// Identifier of the run.
+    /// The identifier of the run.
     pub run: String,
-    /// Specification of the run.
+    /// The specification of the run.
     pub spec: RunSpec,
-    /// The first of the ranks of this process.
+    /// The lowest rank of this process.
     pub first_rank: usize,
-    /// Local rank of the first of them: its number on the machine.
+    /// The local rank of `first_rank`: its index on the machine, from 0.
     pub first_local_rank: usize,
-    /// Event channel of each rank of this process, in rank order.
+    /// The event channels of this process's ranks, in rank order.
     pub event_channels: Vec<File>,
-    /// The host's own channel, when it forks its ranks.
+    /// The event channel of the host itself; `None` if this process is a single rank.
     pub host_channel: Option<File>,
-    /// The listening socket for the TCPStore, on the host of rank 0.
+    /// The listening socket for the TCPStore; only in the process that hosts rank 0.
     pub store_listener: Option<OwnedFd>,
-    /// Host of the TCPStore.
+    /// The host name of the TCPStore.
     pub store_host: String,
-    /// Port of the TCPStore.
+    /// The port of the TCPStore.
     pub store_port: u16,
-    /// Network interface over which Gloo reaches the other ranks.
+    /// The network interface over which Gloo reaches the other ranks.
     pub interface: String,
-    /// Directory of the ranks' logs.
+    /// The directory of the ranks' logs.
     pub run_dir: PathBuf,
 }
 
 impl Environment {
-    /// Reads the instructions. Takes the descriptors over, so call it once.
+    /// Reads the instructions from the environment. Takes ownership of the file descriptors, so call it only once.
     pub fn read() -> Result<Self> {
         let spec = serde_json::from_str(&variable(contract::SPEC)?).with_context(|| {
             format!("{} is not a run specification of this version", contract::SPEC)
@@ -63,14 +63,14 @@ impl Environment {
     }
 }
 
-/// A number that torchrun's contract puts into the environment, such as `RANK`.
+/// The value of a numeric environment variable that torchrun also sets, such as `RANK`.
 fn number(name: &str) -> Result<usize> {
     parsed(name, &variable(name)?)
 }
 
 fn variable(name: &str) -> Result<String> {
     env::var(name).map_err(|_| {
-        anyhow!("{name} is not set; zprobe-rank is started by zprobe: use `zprobe run`")
+        anyhow!("{name} is not set; do not start zprobe-rank yourself: use `zprobe run`")
     })
 }
 
@@ -78,7 +78,8 @@ fn parsed<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| anyhow!("{name}={text}: not a number"))
 }
 
-/// The descriptor that a variable names, if it is set. Takes it over, so call it once.
+/// The file descriptor whose number a variable holds; `None` if the variable is not set. Takes ownership of the
+/// descriptor, so call it only once.
 pub fn optional_descriptor(name: &str) -> Result<Option<OwnedFd>> {
     env::var(name).ok().map(|text| descriptor(name, &text)).transpose()
 }

@@ -1,7 +1,7 @@
-//! The rank host: loads libtorch once, forks the ranks, and reports how each of them ended.
+//! The rank host: loads libtorch once, forks the ranks, and reports the exit of each rank.
 //!
-//! libtorch's static initialisers take longer than the whole probed step. They run once here, in
-//! a process with a single thread, and every rank inherits their result through `fork`.
+//! libtorch's static initialisers take longer than the whole probed step. They run once in this single-threaded
+//! process, and every rank inherits the result through `fork`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use crate::environment::Environment;
 use crate::recorder::Recorder;
 use crate::{exit_now, rank};
 
-/// Forks one child per event channel and waits for all of them.
+/// Forks one child per event channel and waits for all children.
 ///
-/// Returns only in the host; each child leaves the process when its rank is done.
+/// The function returns only in the host; each child exits when its rank is done.
 pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()> {
     let recorder = Recorder::new(environment.run.clone(), None, host_channel);
     let channels = std::mem::take(&mut environment.event_channels);
@@ -37,7 +37,7 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
                 recorder.emit(Event::RankSpawned { rank, pid, agent: None })?;
             }
             ForkResult::Child => {
-                // The host's own channel and the other ranks' close with `recorder` and `channels`.
+                // Dropping `recorder` and `channels` closes the host's channel and those of the other ranks.
                 drop(recorder);
                 let channel = channels.into_iter().nth(place);
                 exit_now(match become_rank(rank, host, &environment.run_dir) {
@@ -68,10 +68,10 @@ pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()
     Ok(())
 }
 
-/// Makes a freshly forked child die with its host, and sends its output to its own logs.
+/// Prepares a forked child for its rank: the child dies with its host, and writes its output to its own logs.
 fn become_rank(rank: usize, host: Pid, dir: &Path) -> Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The signal is sent only if the host dies after the call above.
+    // A host that died before the call above causes no signal.
     if getppid() != host {
         bail!("the rank host died before its rank started");
     }

@@ -1,10 +1,10 @@
-//! Ranks of the native engine: the only program of zprobe that links libtorch.
+//! The ranks of the native engine. This is zprobe's only program that links libtorch.
 //!
-//! `zprobe` starts it as a rank host, which forks one process per rank, or as a pool, which forks
-//! such a host for each of many runs. Each rank runs the sharded engine on a synthetic model and
-//! emits [`zprobe_model::trace::Event`]s on its own channel.
+//! `zprobe` starts the program as a rank host, which forks one process per rank, or as a pool, which forks such a host
+//! for each of many runs. Each rank runs the sharded engine on a synthetic model and emits [`zprobe_model::trace::Event`]s
+//! on its own channel.
 
-#![allow(clippy::disallowed_macros, reason = "what it prints is a log, or an answer to zprobe")]
+#![allow(clippy::disallowed_macros, reason = "the output is a log, or an answer to zprobe")]
 
 mod assembly;
 mod collective;
@@ -27,7 +27,7 @@ use zprobe_model::trace::contract::GPUS;
 
 use crate::environment::Environment;
 
-/// Exit code for a wrong call: nothing ran.
+/// The exit code if the program was started wrongly, so that nothing ran.
 const USAGE: i32 = 2;
 
 fn main() {
@@ -59,14 +59,14 @@ fn run() -> Result<()> {
     }
 }
 
-/// Prints an error on standard error; returns the exit code of a failed rank.
+/// Prints an error on standard error, and returns the exit code of a failed rank.
 fn complain(err: &Error) -> i32 {
     eprintln!("zprobe-rank: {err:#}");
     1
 }
 
-/// Ends the process without running libtorch's exit handlers, which cost more than the probed step
-/// and may wait for threads that a forked child does not have.
+/// Ends the process without libtorch's exit handlers. The handlers take longer than the probed step, and may wait for
+/// threads that a forked child does not have.
 fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions; the event channel is unbuffered.
     unsafe { nix::libc::_exit(code) }

@@ -1,4 +1,4 @@
-//! The warm side of a pool: libtorch is loaded once, and a host is forked for each run.
+//! The pool process: loads libtorch once, and forks a rank host for each run.
 
 use std::env;
 use std::ffi::OsString;
@@ -23,23 +23,21 @@ use zprobe_model::trace::handover::{MESSAGE_LIMIT, MOST_DESCRIPTORS, WARM, decod
 use crate::environment::optional_descriptor;
 use crate::{complain, exit_now};
 
-/// Time between two checks of whether the launcher has adopted the host.
+/// The interval at which the host checks whether it has become the launcher's child.
 const ADOPTION_POLL: Duration = Duration::from_micros(50);
 
-/// The launcher's message about a run.
+/// The launcher's message with the variables and file descriptors of a run.
 struct Message {
     variables: Vec<(OsString, OsString)>,
-    /// Descriptors for the answer, standard output, standard error, the store, the host channel,
-    /// and events.
+    /// The file descriptors, in this order: answer, standard output, standard error, store, host channel, and one event
+    /// channel per rank.
     descriptors: Vec<OwnedFd>,
 }
 
-/// Returns in a new process for each run of a pool, or at once where this program was started for a
-/// single run.
+/// Returns in a new process for each run of a pool; returns at once if this program was started for a single run.
 ///
-/// The new process is like one that was started for the run: it has the run's variables and
-/// descriptors, and its output goes to the run's logs. The pool's own process exits when the
-/// launcher has no more runs.
+/// The new process is like one that was started for the run: it has the run's variables and descriptors, and its output
+/// goes to the run's logs. The pool process itself exits when the launcher closes the socket.
 pub fn wait_for_run() -> Result<()> {
     let Some(socket) = optional_descriptor(contract::POOL_FD)? else { return Ok(()) };
     fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -55,7 +53,7 @@ pub fn wait_for_run() -> Result<()> {
                 drop(socket);
                 return become_host(launcher, go_between, message);
             }
-            // The descriptor for the answer closes with the message, which tells the launcher.
+            // Dropping the message closes the answer's descriptor, so that the launcher learns of the failure.
             Err(err) => {
                 complain(&err);
             }
@@ -63,7 +61,7 @@ pub fn wait_for_run() -> Result<()> {
     }
 }
 
-/// Receives the next message; none when the launcher is gone.
+/// Receives the next message; `None` if the launcher has closed the socket.
 fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
     let mut text = vec![0; MESSAGE_LIMIT];
     let mut beside = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
@@ -76,7 +74,7 @@ fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
                 break (received.bytes, !received.flags.intersects(cut), take(&received)?);
             }
             Err(Errno::EINTR) => {}
-            Err(err) => return Err(err).context("cannot hear from zprobe"),
+            Err(err) => return Err(err).context("cannot receive a message from zprobe"),
         }
     };
     if length == 0 {
@@ -87,7 +85,7 @@ fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
     Ok(Some(Message { variables, descriptors }))
 }
 
-/// Takes over the descriptors of a message.
+/// Takes ownership of the file descriptors in a message.
 fn take(received: &RecvMsg<'_, '_, ()>) -> Result<Vec<OwnedFd>> {
     let beside = received.cmsgs().context(
         "the file descriptors of a run did not arrive: this process may not open more files; raise \
@@ -96,15 +94,15 @@ fn take(received: &RecvMsg<'_, '_, ()>) -> Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::new();
     for part in beside {
         if let ControlMessageOwned::ScmRights(fds) = part {
-            // SAFETY: the kernel has just opened them for this process, and nobody else has them.
+            // SAFETY: the kernel has just opened these descriptors for this process, and nothing else owns them.
             descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
     Ok(descriptors)
 }
 
-/// Forks a process that forks the host and exits, so that the host becomes the launcher's child.
-/// Returns the id of the process in between to the host, and none to the calling process.
+/// Forks an intermediate process that forks the host and exits, so that the host becomes the launcher's child. Returns
+/// the id of the intermediate process in the host, and `None` in the calling process.
 fn fork_twice() -> Result<Option<Pid>> {
     // SAFETY: this process has one thread, so the child may do anything that the parent may.
     if let ForkResult::Parent { child } = unsafe { fork() }.context("cannot fork")? {
@@ -112,7 +110,7 @@ fn fork_twice() -> Result<Option<Pid>> {
         return Ok(None);
     }
     let go_between = getpid();
-    // SAFETY: as above.
+    // SAFETY: this process has one thread, so the child may do anything that the parent may.
     match unsafe { fork() }.context("cannot fork the host of a run") {
         Ok(ForkResult::Child) => Ok(Some(go_between)),
         Ok(ForkResult::Parent { .. }) => exit_now(0),
@@ -132,12 +130,12 @@ fn become_host(launcher: Pid, go_between: Pid, message: Message) -> Result<()> {
     while getppid() == go_between {
         thread::sleep(ADOPTION_POLL);
     }
-    // Not before: the end of the process in between would count too.
+    // This must follow the loop: otherwise the exit of the intermediate process would kill the host.
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != launcher {
         bail!("zprobe is gone, or has not adopted this process");
     }
-    // The descriptors stay open for the code that reads the variables.
+    // The descriptors are not closed here, because the code that reads the variables takes them over.
     let number = |fd: OwnedFd| OsString::from(fd.into_raw_fd().to_string());
     let events: Vec<OsString> = descriptors.map(number).collect();
     let numbers = [

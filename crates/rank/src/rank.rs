@@ -1,4 +1,4 @@
-//! One rank, from joining the others to its last event.
+//! The life of one rank, from the rendezvous with the other ranks to its last event.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,8 +21,8 @@ pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32
     match run(rank, &recorder, environment) {
         Ok(()) => 0,
         Err(err) => {
-            // The error goes to the trace as an event and to the log through standard error, which
-            // remains if the channel is gone.
+            // The error goes to the trace as an event, and through standard error to the log, in case the channel is
+            // closed.
             let _ = recorder.emit(Event::Failed { message: format!("{err:#}") });
             complain(&err)
         }
@@ -31,7 +31,8 @@ pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32
 
 fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result<()> {
     let spec = environment.spec;
-    // One thread per rank: ranks share the machine, and sums do not depend on a thread count.
+    // Each rank has one thread, because the ranks share the machine, and because sums must not depend on a thread
+    // count.
     tch::set_num_threads(1);
     if spec.poison_memory {
         shim::memory::poison()?;

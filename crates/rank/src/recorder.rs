@@ -1,4 +1,4 @@
-//! The rank's side of the trace: events as JSON lines on the rank's own channel.
+//! Writes the events of a rank as JSON lines to the rank's own channel.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fs::File;
@@ -13,7 +13,7 @@ use zprobe_model::trace::{Event, LayoutName, PROTOCOL_VERSION, Payload, Point, R
 use crate::dtype::dtype_of;
 use crate::sampler::Sampler;
 
-/// Writer of the records of one sender.
+/// The writer of the records of one rank, or of the rank host.
 pub struct Recorder {
     run: String,
     rank: Option<usize>,
@@ -24,24 +24,24 @@ pub struct Recorder {
     sampler: RefCell<Option<Sampler>>,
 }
 
-/// Flat tensors that follow one another in a buffer.
+/// The flat tensors that make up a buffer, one after the other.
 pub struct Pieces {
-    /// The tensors.
+    /// The flat tensors, in the order of the buffer.
     pub tensors: Vec<Tensor>,
-    /// The element type that they are recorded as.
+    /// The element type in which the tensors are recorded.
     pub kind: Kind,
-    /// The number that they are divided by first.
+    /// The divisor of the recorded values: the loss scale, or 1.
     pub scale: f64,
 }
 
 impl Pieces {
-    /// A single flat tensor, unscaled.
+    /// A buffer of a single flat tensor, recorded as it is.
     pub fn whole(tensor: &Tensor) -> Self {
         Self { tensors: vec![tensor.detach()], kind: tensor.kind(), scale: 1.0 }
     }
 
-    /// Gradients that carry a loss scale, to be recorded without it. Scales are powers of two, so
-    /// that the division is exact in fp32.
+    /// Gradients with a loss scale, which is divided out when they are recorded. Scales are powers of two, so the
+    /// division is exact in fp32.
     pub fn unscaled(self, scale: f64) -> Self {
         let kind = if scale == 1.0 { self.kind } else { Kind::Float };
         Self { kind, scale, ..self }
@@ -51,18 +51,18 @@ impl Pieces {
 /// The place in the run at which a buffer was read.
 #[derive(Clone, Copy)]
 pub struct At {
-    /// Optimizer step; none before the first.
+    /// The optimizer step, from 0; `None` before the first step.
     pub step: Option<usize>,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch within the step, from 0; `None` outside of the accumulation.
     pub microbatch: Option<usize>,
-    /// Point of the gradient's journey.
+    /// The point of the gradient's journey.
     pub point: Point,
     /// The layout of the buffer.
     pub layout: LayoutName,
 }
 
 impl Recorder {
-    /// A recorder for `rank`, or for the rank host itself, on `channel`.
+    /// A recorder that writes to `channel`; `rank` is `None` for the rank host.
     pub fn new(run: String, rank: Option<usize>, channel: File) -> Self {
         Self {
             run,
@@ -75,9 +75,8 @@ impl Recorder {
         }
     }
 
-    /// Sets what is recorded from here on: how much is observed, and the samples of buffers that
-    /// are too large. Emits the layouts of these samples, to follow the layouts that they are part
-    /// of.
+    /// Restricts the recording from now on: to the observations that `spec` asks for, and to the samples of large
+    /// buffers. Emits the layouts of the samples, which must follow the layouts of the whole buffers.
     pub fn settle(&self, spec: &RunSpec, sampler: Option<Sampler>) -> Result<()> {
         self.spec.get_or_init(|| spec.clone());
         for (layout, samples) in sampler.iter().flat_map(Sampler::layouts) {
@@ -88,13 +87,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// True if buffers of a point are recorded.
+    /// True if buffers are recorded at this point of the gradient's journey.
     pub fn wants(&self, point: Point) -> bool {
         let observes = |spec: &RunSpec| spec.observe == Observation::Full;
         self.spec.get().is_none_or(observes) || point == Point::Parameters
     }
 
-    /// True if a buffer is recorded at this place of the run.
+    /// True if a buffer is recorded at this point, step and microbatch.
     fn wants_at(&self, at: &At) -> bool {
         let records = |spec: &RunSpec| {
             at.step.is_none_or(|step| spec.records_point(at.point, step, at.microbatch))
@@ -102,14 +101,13 @@ impl Recorder {
         self.wants(at.point) && self.spec.get().is_none_or(records)
     }
 
-    /// True if a buffer's content is recorded, and not only its digest and norm.
+    /// True if the content of buffers is recorded at this point, in addition to digest and norm.
     fn wants_content(&self, point: Point) -> bool {
         let (Some(spec), Some(rank)) = (self.spec.get(), self.rank) else { return true };
         spec.records_content(point, rank)
     }
 
-    /// Writes one event immediately and in one piece, so that it survives the death of this
-    /// process.
+    /// Writes an event at once and in one piece, so that the event is not lost if this process dies.
     pub fn emit(&self, event: Event) -> Result<()> {
         let record = Record {
             v: PROTOCOL_VERSION,
@@ -124,13 +122,12 @@ impl Recorder {
         self.write_raw(&line)
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes to the channel without changes.
     pub fn write_raw(&self, line: &[u8]) -> Result<()> {
         self.channel.borrow_mut().write_all(line).context("the launcher closed the event channel")
     }
 
-    /// Records a buffer bit for bit, or the part of it that is to be recorded, and remembers its
-    /// digest for the in-band exchange.
+    /// Records a buffer or its samples bit for bit, and keeps the digest for the exchange with the other ranks.
     pub fn buffer(&self, at: At, pieces: &Pieces) -> Result<()> {
         if !self.wants_at(&at) {
             return Ok(());
@@ -163,7 +160,7 @@ impl Recorder {
         self.emit(Event::Buffer { step, microbatch, point, layout, payload })
     }
 
-    /// Digests of the buffers recorded since the last call.
+    /// The digests of the buffers that were recorded since the last call.
     pub fn take_digests(&self) -> Vec<String> {
         self.digests.take()
     }

@@ -1,9 +1,9 @@
-//! The recorded part of a buffer: all of it in a small model, samples of it in a large one.
+//! Chooses the recorded part of a buffer: the whole buffer of a small model, samples of a large model.
 //!
-//! The choice is that of Python's ranks (`src/adapters/zprobe_rank/sampler.py`): samples are
-//! windows of one code length, each of which the diagnosis can decode by itself: the first and the
-//! last of every piece of a parameter, where engines slip, and some at pseudo-random places. The
-//! same elements are recorded at every point, and by every rank that holds the piece.
+//! The choice is that of the Python ranks (`src/adapters/zprobe_rank/sampler.py`). Samples are windows of one code
+//! length, because the diagnosis can decode each window by itself: the first and the last window of every piece of a
+//! parameter, where engines have bugs, and some at pseudo-random places. The same elements are recorded at every point
+//! and by every rank that holds the piece.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use zprobe_model::trace::LayoutName;
 
 use crate::engine::partitioning::Partitioning;
 
-/// Windows of a piece, besides the first and the last.
+/// The number of windows in a piece, besides the first and the last.
 const INNER_WINDOWS: usize = 14;
 
-/// Number of elements from which on norms are computed in fp64 rather than fp32.
+/// The number of elements whose norm is computed at a time; their squares are then added up in fp64.
 const CHUNK: i64 = 1 << 18;
 
 /// The samples of each layout of one rank.
@@ -29,15 +29,15 @@ pub struct Sampler {
 
 /// The recorded elements of a layout's buffers.
 pub struct Samples {
-    /// The pieces of parameters that the elements belong to.
+    /// The parts of parameters that are recorded, in the order of the buffer.
     pub segments: Vec<Segment>,
-    /// Places of the elements in the buffer.
+    /// The positions of these parts in the buffer.
     places: Vec<Range<usize>>,
 }
 
 impl Sampler {
-    /// Chooses the samples of a run's layouts, for the partition that rank `owner` holds; none
-    /// where buffers are recorded whole.
+    /// Chooses the samples of the full layout and of the partition of rank `owner`; `None` if buffers are recorded
+    /// whole.
     pub fn of(
         spec: &RunSpec,
         plan: &Plan,
@@ -63,16 +63,16 @@ impl Sampler {
         self.layouts.iter().map(|(&layout, samples)| (layout, samples))
     }
 
-    /// The recorded elements of a buffer that consists of flat `pieces`, and its whole norm.
+    /// The recorded elements of a buffer that consists of flat `pieces`, and the norm of the whole buffer.
     pub fn pick(&self, layout: LayoutName, pieces: &[Tensor]) -> Result<(Tensor, f64)> {
         let samples = self.layouts.get(&layout).context("a layout without samples")?;
-        // The first is an empty tensor: a partition may be all padding.
+        // An empty tensor comes first, because nothing is picked from a partition of only padding.
         let nothing = pieces.first().context("a buffer without pieces")?.f_narrow(0, 0, 0)?;
         let (mut picked, mut squares) = (vec![nothing], 0.0);
         let (mut places, mut start) = (samples.places.iter().peekable(), 0);
         for piece in pieces {
             let end = start + piece.numel();
-            // A window may lie across the border of two pieces, though not of two parameters.
+            // A window may cross the border between two pieces, but not between two parameters.
             while let Some(place) = places.peek() {
                 let (first, last) = (place.start.max(start), place.end.min(end));
                 if first < last {
@@ -92,7 +92,7 @@ impl Sampler {
     }
 }
 
-/// The choice of windows.
+/// The parameters of the choice of windows: code length and seed.
 struct Windows {
     size: usize,
     seed: u64,
@@ -115,13 +115,13 @@ impl Windows {
         samples
     }
 
-    /// Disjoint runs of elements of one piece, in order.
+    /// The windows of one piece, in order and merged where they overlap; the whole piece if it is short.
     fn of(&self, param: usize, piece: &Segment) -> Vec<Range<usize>> {
         let (size, len) = (self.size, piece.len);
         if len <= (INNER_WINDOWS + 2) * size {
             return std::iter::once(0..len).collect();
         }
-        // Seeded by the piece itself, so that every rank that holds it makes the same choice.
+        // The seed depends on the piece, so that every rank with this piece makes the same choice.
         let mut state = [param, piece.offset, len]
             .into_iter()
             .fold(self.seed, |state, number| scattered(state ^ number as u64));
@@ -142,7 +142,7 @@ impl Windows {
     }
 }
 
-/// Places in parameters at which a segment of any rank begins or ends.
+/// The offsets in each parameter at which a segment of any rank begins or ends.
 fn ends(partitions: &[Vec<Segment>]) -> BTreeMap<usize, Vec<usize>> {
     let mut ends: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for segment in partitions.iter().flatten() {
@@ -157,7 +157,7 @@ fn ends(partitions: &[Vec<Segment>]) -> BTreeMap<usize, Vec<usize>> {
     ends
 }
 
-/// Segments, cut at places in parameters.
+/// The segments, cut at these offsets in their parameters.
 fn cut(segments: Vec<Segment>, ends: &BTreeMap<usize, Vec<usize>>) -> Vec<Segment> {
     let mut pieces = Vec::new();
     for segment in segments {
@@ -172,7 +172,7 @@ fn cut(segments: Vec<Segment>, ends: &BTreeMap<usize, Vec<usize>>) -> Vec<Segmen
     pieces
 }
 
-/// Finaliser of SplitMix64.
+/// The next number of the SplitMix64 generator.
 fn scattered(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -180,12 +180,12 @@ fn scattered(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Sum of squares of a long tensor, computed without a copy of the whole.
+/// The sum of squares of a long tensor, computed in chunks to avoid a copy of the whole tensor.
 fn square_sum(tensor: &Tensor) -> Result<f64> {
     let mut squares = 0.0;
     for chunk in tensor.f_split(CHUNK, 0)? {
         let norm = chunk.f_to_kind(Kind::Float)?.f_norm()?.double_value(&[]);
-        // The sum may overflow in fp32 alone.
+        // The sum may overflow in fp32, but not in fp64.
         let norm = if norm.is_finite() {
             norm
         } else {

@@ -1,5 +1,5 @@
-//! Values that are assigned to the name of a secret: `password: x`, `apiKey='x'`, `--token x`, a
-//! header, a parameter of a URL.
+//! Finds values that are assigned to the name of a secret: `password: x`, `apiKey='x'`, `--token x`, in a header, or in
+//! a URL parameter.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use super::keys::{self, Tells};
 
-/// Values under such names that are no secrets, and types of a language.
+/// Values under the names of secrets that are not secrets, and names of types.
 const NO_SECRETS: &[&str] = &[
     "any",
     "auto",
@@ -40,31 +40,30 @@ const NO_SECRETS: &[&str] = &[
     "yes",
 ];
 
-/// Smallest number of characters of a secret.
+/// The smallest number of characters of a secret.
 const LEAST: usize = 3;
 
-/// A name and a sign that assigns. DeepSpeed prints settings with dots between:
-/// `api_key ....... x`.
+/// A name and a sign of assignment. DeepSpeed prints settings with dots as the sign: `api_key ....... x`.
 static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let name = r#"(?P<name>[A-Za-z_][\w.-]*)(?P<quote>\\*["'`])?"#;
     let sign = r"[ \t]*(?:(?P<compares>==)|=>|:=|=|:|[ \t]\.{3,}[ \t])[ \t]*";
     Regex::new(&format!("{name}{sign}")).ok()
 });
 
-/// A flag with its value as the next word, or as the next item of a list.
+/// A flag whose value is the next word, or the next item of a list.
 static FLAGS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(r#"(?:^|[\s"'`=,\[(])--?(?P<name>[A-Za-z][\w-]*)(?:(?P<quote>\\*["'`]),?)?[ \t]+"#)
         .ok()
 });
 
-/// Parameters of a URL.
+/// The parameters of a URL.
 static PARAMETERS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r#"[?&;](?P<name>[\w.-]+)=(?P<value>[^&\s"'`<>#\\]+)"#).ok());
 
-/// Passwords behind words that do not assign.
+/// Passwords after words without a sign of assignment.
 static WORDS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let words = [
-        // ~/.netrc
+        // A line of `~/.netrc`.
         r"\blogin\s+\S+\s+password\s+(?P<value1>\S+)",
         r"\bsshpass\s+-p\s*(?P<value2>\S+)",
         r"\b(?:docker|podman|helm|oras)\b[^\n]*\blogin\b[^\n]*\s-p\s*(?P<value3>\S+)",
@@ -74,15 +73,15 @@ static WORDS: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(&words.join("|")).ok()
 });
 
-/// Schemes before the secret part of an `Authorization` header.
+/// The schemes before the secret part of an `Authorization` header.
 const SCHEMES: &[&str] = &["apikey", "basic", "bearer", "digest", "negotiate", "token"];
 
-/// Beginnings of expressions that name the object in which a value is kept.
+/// The names of objects with which expressions for stored values begin, as in `self.token`.
 const OWNERS: &[&str] = &[
     "args", "cfg", "config", "env", "environ", "kwargs", "opts", "os", "params", "self", "settings",
 ];
 
-/// Ranges of all values that are assigned to the name of a secret.
+/// The byte ranges of all values that are assigned to the name of a secret.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for name in NAMES.iter().flat_map(|names| names.captures_iter(text)) {
@@ -113,7 +112,7 @@ pub(super) fn is_secret_under(name: &str, value: &str) -> bool {
     !is_directory && keys::tells(name).is_some_and(|tells| is_secret(value, tells))
 }
 
-/// Returns true if a value under the name of a secret looks like one.
+/// Returns true if a value under the name of a secret looks like a secret.
 pub(super) fn is_secret(value: &str, tells: Tells) -> bool {
     let word = value.to_lowercase();
     let nothing = value.chars().count() < LEAST
@@ -123,7 +122,7 @@ pub(super) fn is_secret(value: &str, tells: Tells) -> bool {
     !nothing && (tells == Tells::Surely || is_drawn(value))
 }
 
-/// Range of the value behind a name, if it is secret.
+/// The byte range of the value after a name; `None` if the value is not secret.
 fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<usize>> {
     keys::tells(&name["name"])?;
     let start = name.get(0)?.end();
@@ -137,7 +136,7 @@ fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<
         None if is_flag && text[start..].starts_with('-') => return None,
         None if header || keys::is_of_words(&name["name"]) => start..start + line(&text[start..]),
         None => {
-            // In quotes there is a value; without them there may be an expression that makes one.
+            // A quoted text is a value; a text without quotes may be an expression in code, which is not secret.
             if is_code(&text[start..]) {
                 return None;
             }
@@ -157,14 +156,14 @@ fn value(text: &str, name: &regex::Captures<'_>, is_flag: bool) -> Option<Range<
     is_secret_under(&name["name"], &text[range.clone()]).then_some(range)
 }
 
-/// The quotation mark with which a value begins, with its escapes.
+/// The quotation mark at the beginning of a value, with its backslashes; `None` for a value without quotes.
 fn opening(rest: &str) -> Option<&str> {
     let escapes = rest.len() - rest.trim_start_matches('\\').len();
     let quoted = rest[escapes..].starts_with(['"', '\'', '`']);
     quoted.then(|| &rest[..=escapes])
 }
 
-/// Number of bytes up to the same mark, or to the end of the line.
+/// The number of bytes up to the closing quotation mark, or to the end of the line.
 fn closing(rest: &str, quote: &str) -> usize {
     let mut at = 0;
     while at < rest.len() {
@@ -181,13 +180,13 @@ fn closing(rest: &str, quote: &str) -> usize {
     at.min(rest.len())
 }
 
-/// Number of bytes to the end of the line, or of the quotation around it.
+/// The number of bytes to the end of the line, or to the next quotation mark.
 fn line(rest: &str) -> usize {
     rest.find(['\n', '\r', '"', '\'', '`']).unwrap_or(rest.len())
 }
 
-/// Number of bytes of a value without quotes. A punctuation mark may be part of a password, unless
-/// another name or nothing follows it.
+/// The number of bytes of a value without quotes. A punctuation mark may be part of a password, unless the mark is at
+/// the end or is followed by another name.
 fn word(rest: &str, in_list: bool) -> usize {
     let end = rest.find(|c: char| c.is_whitespace() || "\"'`<>".contains(c)).unwrap_or(rest.len());
     let mut end = end;
@@ -201,22 +200,22 @@ fn word(rest: &str, in_list: bool) -> usize {
     rest[..end].trim_end_matches([',', ';', ')', ']', '}']).len()
 }
 
-/// Returns true if a name with a sign that assigns behind it begins here.
+/// Returns true if the text begins with a name and a sign of assignment.
 fn is_name(rest: &str) -> bool {
     let rest = rest.trim_start();
     let name = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c));
     rest.len() > name.len() && name.starts_with(['=', ':'])
 }
 
-/// Returns true if a value looks random: it has letters and digits, which code like `key=lambda` or
-/// `tokens[0]` seldom has.
+/// Returns true if a value looks random: it has letters and digits, unlike most code such as `key=lambda` or
+/// `tokens[0]`.
 fn is_drawn(value: &str) -> bool {
     let has = |what: fn(char) -> bool| value.contains(what);
     let is_call = value.contains(['(', '[', '.', '/', ' ']);
     value.len() >= 8 && has(|c| c.is_ascii_digit()) && has(|c| c.is_ascii_alphabetic()) && !is_call
 }
 
-/// Returns true if an expression begins here: `tokens[0]`, `getpass()`, `self.token`, `["a", "b"]`.
+/// Returns true if the text begins with an expression: `tokens[0]`, `getpass()`, `self.token` or `["a", "b"]`.
 fn is_code(rest: &str) -> bool {
     let end = rest.find(|c: char| c.is_whitespace() || ",;".contains(c)).unwrap_or(rest.len());
     let behind = rest.trim_start_matches(|c: char| c.is_ascii_alphabetic() || "_.".contains(c));

@@ -1,26 +1,25 @@
-//! Private keys of several lines: PEM, OpenSSH, PGP, PuTTY.
+//! Finds private keys of several lines: PEM, OpenSSH, PGP and PuTTY.
 
 use std::ops::Range;
 
-/// Smallest number of characters of a line that belongs to a key whose beginning is missing.
+/// The smallest number of characters of a line that counts as part of a key whose beginning is missing.
 const LEAST: usize = 40;
 
-/// Ranges of all private keys, each from the mark at its beginning to the one at its end. If its
-/// end was cut off, a range goes to the end of the text; if its beginning was cut off, it begins
-/// with the first line of the key that is left.
+/// The byte ranges of all private keys, each from its begin mark to its end mark. If the end of a key was cut off, the
+/// range ends with the text. If the beginning was cut off, the range starts at the first remaining line of the key.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     if !text.contains("PRIVATE KEY") && !text.contains("Private-Lines") {
         return found;
     }
     let mut open: Option<usize> = None;
-    // Where lines that could belong to a key whose beginning is missing began.
+    // The start of the lines that could belong to a key whose beginning is missing.
     let mut lines: Option<usize> = None;
     let mut at = 0;
     for line in text.split_inclusive('\n') {
         let end = at + line.trim_end().len();
         if let Some(begin) = begins(line) {
-            // A whole key may be in one line, with its line feeds escaped.
+            // A whole key may be in one line, with escaped line feeds.
             match ends(&line[begin..]) {
                 Some(length) => found.push(at + begin..at + begin + length),
                 None => open = Some(at + begin),
@@ -38,7 +37,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// Lines of a key that are long enough to be looked for by themselves; line feeds may be escaped.
+/// The lines of a key that are long enough to be searched for individually; line feeds in the key may be escaped.
 pub(super) fn lines(key: &str) -> impl Iterator<Item = &str> {
     let lines = key.split('\n').flat_map(|line| line.split(r"\n")).flat_map(str::split_whitespace);
     lines.filter(|line| line.len() >= 16 && !line.contains("--"))
@@ -49,7 +48,7 @@ fn begins(line: &str) -> Option<usize> {
     mark.or_else(|| line.find("Private-Lines:"))
 }
 
-/// Number of bytes up to the end of the mark that ends a key.
+/// The number of bytes up to the end of the mark that ends a key; `None` without such a mark.
 fn ends(line: &str) -> Option<usize> {
     let pem = line.find("-----END ").and_then(|at| {
         let key = at + line[at..].find("PRIVATE KEY")?;
@@ -58,7 +57,7 @@ fn ends(line: &str) -> Option<usize> {
     pem.or_else(|| line.starts_with("Private-MAC:").then(|| line.trim_end().len()))
 }
 
-/// Returns true if a line ends with a long word of base64, whatever stands before it.
+/// Returns true if a line ends with a long word of base64, whatever precedes the word.
 fn has_key_line(line: &str) -> bool {
     let last = line.split_whitespace().last().unwrap_or_default();
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);

@@ -1,15 +1,15 @@
-//! The forms in which a text may hold another: as it is, escaped for JSON or for a URL, in base64.
+//! The forms in which a text may contain a secret or a name: unchanged, escaped for JSON or for a URL, or in base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
 use super::Kind;
 
-/// Smallest number of characters of base64 that are looked for: fewer are found by chance.
+/// The smallest number of base64 characters that are searched for: shorter texts would be found by chance.
 const LEAST_BASE64: usize = 8;
 
-/// All forms of a text. Only secrets are looked for in base64, where a text may begin at any of
-/// three bytes.
+/// All forms of a text. Only secrets are also searched for in base64, where a text may begin at any of three byte
+/// offsets.
 pub(super) fn of(text: &str, kind: Kind) -> Vec<String> {
     let mut forms = vec![text.to_owned()];
     let json = serde_json::Value::from(text).to_string();
@@ -17,7 +17,7 @@ pub(super) fn of(text: &str, kind: Kind) -> Vec<String> {
     forms.push(json.replace('/', "\\/"));
     forms.push(json);
     forms.push(percent(text, |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)));
-    // The form of a path that is escaped except for its slashes.
+    // The form of a path in a URL, escaped except for its slashes.
     forms.push(percent(text, |byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)));
     if kind == Kind::Secret {
         for engine in [&STANDARD, &URL_SAFE] {
@@ -35,8 +35,7 @@ fn percent(text: &str, stays: fn(u8) -> bool) -> String {
         .collect()
 }
 
-/// The characters of base64 that a text has behind `shift` other bytes, as far as they depend on
-/// the text alone.
+/// The base64 characters of a text that follows `shift` other bytes, as far as the characters depend only on the text.
 fn base64(text: &str, shift: usize, engine: &base64::engine::GeneralPurpose) -> Option<String> {
     let encoded = engine.encode([&vec![0; shift], text.as_bytes()].concat());
     let first = (8 * shift).div_ceil(6);

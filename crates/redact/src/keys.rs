@@ -1,15 +1,15 @@
-//! Names under which secrets stand: of variables, of settings, of headers, of flags.
+//! The names to which secrets are assigned: names of variables, settings, headers and flags.
 
-/// Certainty with which a name says that the value under it is a secret.
+/// The certainty with which a name shows that its value is a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tells {
-    /// A secret, whatever it looks like.
+    /// The value is a secret, whatever it looks like.
     Surely,
-    /// A secret if it looks random: a `key` may also be that of a dictionary.
+    /// The value is a secret only if it looks random: a `key` may also be the key of a dictionary.
     Maybe,
 }
 
-/// Last words of names of secrets.
+/// The last words of names that are surely those of secrets.
 const SECRETS: &[&str] = &[
     "apikey",
     "apitoken",
@@ -43,11 +43,11 @@ const SECRETS: &[&str] = &[
     "webhook",
 ];
 
-/// Last words of names that are as often those of something else.
+/// The last words of names that are as often those of other values.
 const AMBIGUOUS: &[&str] =
     &["auth", "key", "keys", "pass", "pat", "pin", "salt", "session", "sig", "signature"];
 
-/// Words before `key` that make it the name of a secret.
+/// The words before `key` with which a name is surely that of a secret.
 const OF_A_LOCK: &[&str] = &[
     "access",
     "account",
@@ -91,28 +91,28 @@ const OF_A_LOCK: &[&str] = &[
     "wandb",
 ];
 
-/// Words before `tokens` that are about a text.
+/// The words before `tokens` with which the tokens are those of a text, and not secrets.
 const OF_A_TEXT: &[&str] = &[
     "input", "max", "min", "new", "num", "of", "output", "per", "prompt", "special", "target",
     "total",
 ];
 
-/// Ends of words that are written together: `pgpassword`, `dpassword`, `githubtoken`.
+/// The ends of compound words that are names of secrets: `pgpassword`, `dpassword`, `githubtoken`.
 const GLUED: &[&str] = &["apikey", "passphrase", "passwd", "password", "secret", "token"];
 
-/// Last words of names that say how a secret is written down; they are skipped.
+/// The last words of names that only say how a value is encoded; these words are skipped.
 const FORMS: &[&str] =
     &["b64", "base", "base64", "hex", "plain", "raw", "str", "string", "text", "url", "value"];
 
-/// Parameters of URLs that are secrets, beside those with the names of secrets.
+/// The URL parameters that are secrets, in addition to those with the name of a secret.
 const PARAMETERS: &[&str] =
     &["auth", "awsaccesskeyid", "code", "key", "pass", "sas", "session", "sig", "signature"];
 
-/// Headers of HTTP whose whole value is secret.
+/// The HTTP headers whose whole value is secret.
 const HEADERS: &[&str] =
     &["authorization", "cookie", "proxyauthorization", "setcookie", "xamzsecuritytoken"];
 
-/// Certainty with which a name is that of a secret; none if it is not.
+/// The certainty with which a name is that of a secret; `None` if it is not the name of a secret.
 pub(super) fn tells(name: &str) -> Option<Tells> {
     let mut words = words(name);
     if words.len() > 1 && words.join("").ends_with("connectionstring") {
@@ -126,7 +126,7 @@ pub(super) fn tells(name: &str) -> Option<Tells> {
     }
     let last = words.last()?.as_str();
     let before = words.len().checked_sub(2).map(|at| words[at].as_str());
-    // Tokens of a text, and not of a service: `max_new_tokens`, "weights of target tokens".
+    // These are tokens of a text, and not of a service: `max_new_tokens`, "weights of target tokens".
     if last == "tokens" && before.is_some_and(|word| OF_A_TEXT.contains(&word)) {
         return None;
     }
@@ -142,9 +142,9 @@ pub(super) fn tells(name: &str) -> Option<Tells> {
     }
 }
 
-/// Returns true if the value of an environment variable is a secret. Any word of the name can show
-/// it. Where the value is a path (of a socket or a file, or in `PWD` of the working directory),
-/// only a name that is surely that of a secret does, and not that of a directory.
+/// Returns true if the value of an environment variable is a secret, which any word of the name can show. If the value
+/// is a path (of a socket or a file), only a name that is surely that of a secret counts, and never the name of a
+/// directory (`PWD`).
 pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     let is_word = |word: &String| {
         let word = word.as_str();
@@ -158,17 +158,17 @@ pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     }
 }
 
-/// Returns true if this is the name of a working directory (`PWD`), which passwords have, too.
+/// Returns true if this is the name of a working directory: `PWD`, which is also a name of passwords, or `OLDPWD`.
 pub(super) fn is_directory(name: &str) -> bool {
     ["pwd", "oldpwd"].contains(&plain(name).as_str())
 }
 
-/// Returns true if a value reads like an absolute path.
+/// Returns true if a value looks like an absolute path.
 pub(super) fn is_path(value: &str) -> bool {
     value.starts_with(['/', '~'])
 }
 
-/// Returns true if the URL parameter of this name, in whatever spelling, is secret.
+/// Returns true if the URL parameter with this name, in any spelling, is secret.
 pub(super) fn is_secret_parameter(name: &str) -> bool {
     let plain = plain(name);
     PARAMETERS.contains(&plain.as_str())
@@ -177,28 +177,28 @@ pub(super) fn is_secret_parameter(name: &str) -> bool {
         || tells(name) == Some(Tells::Surely)
 }
 
-/// Returns true if the whole value of the header of this name is secret.
+/// Returns true if this is the name of an HTTP header whose whole value is secret.
 pub(super) fn is_header(name: &str) -> bool {
     HEADERS.contains(&plain(name).as_str())
 }
 
-/// Returns true if the value under this name may have blanks in it.
+/// Returns true if the value under this name may contain spaces, as a passphrase does.
 pub(super) fn is_of_words(name: &str) -> bool {
     words(name).iter().any(|word| word.ends_with("passphrase"))
 }
 
-/// Returns true if a number under this name is secret: a number of tokens is not.
+/// Returns true if a number under this name is secret: a PIN is, but a number of tokens is not.
 pub(super) fn may_be_a_number(name: &str) -> bool {
     let ends = ["password", "passwd", "passcode", "pwd", "secret", "apikey", "accesskey", "pin"];
     ends.iter().any(|end| plain(name).ends_with(end))
 }
 
-/// Letters and digits of a name, in lowercase.
+/// The letters and digits of a name, in lowercase.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The words of a name, in lowercase: `X-Api-Key`, `apiKey` and `API_KEY` have the same two.
+/// The words of a name, in lowercase: `apiKey` and `API_KEY` both have the words `api` and `key`.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';

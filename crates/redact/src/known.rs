@@ -1,4 +1,4 @@
-//! Secrets that were found in one place, to be looked for in all others.
+//! The secrets that were found in one place and are searched for in all others.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use super::private::vocabulary;
 use super::{as_flag, assigned, blocks, found, inherited, is_element, keys, tokens};
 use zprobe_model::trace::{Record, Trace};
 
-/// Values that are common under many names, and are no secrets.
+/// Values that are common under many names, and are not secrets.
 const COMMON: &[&str] = &["true", "false", "yes", "none", "null", "default", "auto"];
 
-/// Smallest numbers of characters: of a secret that stands under a name in data (`LEAST`), and of
-/// one that is found in a text (`LEAST_IN_TEXT`).
+/// The smallest numbers of characters of a secret: in data under the name of a secret (`LEAST`), and in a text
+/// (`LEAST_IN_TEXT`).
 const LEAST: usize = 4;
 const LEAST_IN_TEXT: usize = 8;
 
-/// Set of secrets, by their values.
+/// A set of known secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     secrets: BTreeSet<String>,
@@ -34,7 +34,7 @@ impl Known {
         }
     }
 
-    /// Adds the secrets that are found in data, by its keys and in its texts.
+    /// Adds the secrets that are found in JSON data, under the names of secrets and in texts.
     pub fn json(&mut self, value: &Value) {
         self.json_under("", value);
     }
@@ -58,8 +58,8 @@ impl Known {
         self.secrets.is_empty()
     }
 
-    /// Adds the secrets of a variable: its value and the long lines of it, if its name is that of a
-    /// secret, and the secrets that are found in it.
+    /// Adds the secrets that are found in the value of an environment variable. If the name is that of a secret, adds
+    /// the value and each long line of it, too.
     pub(super) fn variable(&mut self, name: &str, value: &str) {
         if keys::is_secret_variable(name, value) {
             let lines = value.lines().filter(|line| line.len() >= 16);
@@ -108,7 +108,7 @@ impl Known {
         }
     }
 
-    /// Adds a secret, the same without the escapes that it is written with, and the password in it.
+    /// Adds a secret, its form without escapes, and the password in it.
     fn part(&mut self, secret: &str, least: usize) {
         self.add(secret, least);
         for meant in [unescaped(secret), decoded(secret)].into_iter().flatten() {
@@ -126,7 +126,7 @@ impl Known {
         parts.for_each(|part| self.add(part, LEAST_IN_TEXT));
     }
 
-    /// Adds a secret, unless it is short, a short number, or a common word.
+    /// Adds a secret, unless it has fewer than `least` characters, is a short number, or is a common word.
     fn add(&mut self, secret: &str, least: usize) {
         let number = secret.len() < 6 && secret.bytes().all(|byte| byte.is_ascii_digit());
         let word = secret.to_lowercase();
@@ -138,12 +138,12 @@ impl Known {
     }
 }
 
-/// The text without its escapes for JSON; none if it has none.
+/// The text without its JSON escapes; `None` if the text has no escapes.
 fn unescaped(text: &str) -> Option<String> {
     text.contains('\\').then(|| serde_json::from_str(&format!("\"{text}\"")).ok()).flatten()
 }
 
-/// The text without its escapes for a URL; none if it has none.
+/// The text without its percent escapes; `None` if the text has no valid escapes.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text;

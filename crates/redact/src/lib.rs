@@ -1,19 +1,17 @@
-//! Takes out what must not leave the machine: secrets, names and places.
+//! Removes private data that must not leave the machine: secrets, names and places.
 //!
-//! Redaction is done to data, before any form is made of it, so that no form can undo it. It has
-//! two extents. [`Redactor::of_secrets`] takes out secrets alone: that is done to every trace when
-//! it is recorded and when it is read, so that nothing that zprobe prints, exports or keeps has one
-//! in it. [`Redactor::of_everything`] takes out names and places as well, for what is handed to
-//! others.
+//! Redaction is applied to data before they are rendered, so that no renderer can undo it. [`Redactor::of_secrets`]
+//! removes only secrets. It is applied to every trace when the trace is recorded and when it is read, so that zprobe
+//! prints, exports and keeps no secrets. [`Redactor::of_everything`] also removes names and places, from data that are
+//! handed to others.
 //!
-//! Secrets are known in three ways. [`Private`] holds what this machine knows of itself. `keys`
-//! knows under which names secrets stand, and `assigned` reads them there, in data as in prose.
-//! `rules`, `tokens` and `blocks` know what tokens, URLs and keys look like. A secret that was
-//! found in one place is looked for in all others, in every form in which a text may hold it: see
-//! [`Known`].
+//! Secrets are recognised in three ways. [`Private`] has the variables, directories and names of this machine. `keys`
+//! knows the names to which secrets are assigned, and `assigned` finds such assignments in data and in prose. `rules`,
+//! `tokens` and `blocks` know the patterns of tokens, URLs and keys. A secret that was found in one place is also
+//! searched for in all others, in every form in which a text may contain it: see [`Known`].
 //!
-//! Numbers stay, and so do the words that the schemas of the report and of the trace are made of:
-//! the name of a user who is called `rank` is not taken out of a report.
+//! Numbers stay unchanged, and so do the words of the schemas of the report and of the trace. If a user is called
+//! `rank`, this name is not removed from a report.
 
 mod assigned;
 mod blocks;
@@ -43,25 +41,25 @@ pub use known::Known;
 pub use private::Private;
 
 named_enum! {
-    /// Kind of text that is taken out.
+    /// The kind of a text that is removed.
     pub enum Kind {
-        /// A token, a password, a key.
+        /// A secret: a token, a password or a key.
         Secret = "secret",
-        /// The directory of a user.
+        /// The home directory of a user.
         Home = "home",
-        /// The directory from which zprobe was called.
+        /// The directory in which zprobe was started.
         WorkingDirectory = "cwd",
-        /// The directory in which an interpreter was installed.
+        /// The directory in which a Python interpreter is installed.
         Python = "python",
-        /// Any other absolute path, except for its last name.
+        /// Any other absolute path, without its last component.
         Path = "path",
         /// The name of a user.
         User = "user",
         /// The name of a machine.
         Host = "host",
-        /// An address of the internet protocol.
+        /// An IP address.
         Ip = "ip",
-        /// The address of a network card.
+        /// The MAC address of a network card.
         Mac = "mac",
         /// An e-mail address.
         Email = "email",
@@ -69,26 +67,26 @@ named_enum! {
 }
 
 impl Kind {
-    /// Placeholder for a text of this kind.
+    /// The placeholder for a text of this kind: `<secret>`.
     pub fn placeholder(self) -> String {
         format!("<{self}>")
     }
 }
 
-/// Smallest number of characters of a token, which is recognised without a name beside it.
+/// The smallest number of bytes of a token that is recognised without the name of a secret before it.
 const LEAST_TELLING: usize = 16;
 
-/// Takes private things out of texts and data, and counts them.
+/// Removes private parts from texts and data, and counts these parts.
 pub struct Redactor {
     secrets: Literals,
-    /// Places and names to take out; none if these stay.
+    /// The places and the names to remove; `None` if only secrets are removed.
     others: Option<(Literals, Literals)>,
     counts: RefCell<BTreeMap<Kind, usize>>,
 }
 
 impl Redactor {
-    /// A redactor that takes out secrets: those of this machine, those that are known of the data,
-    /// and texts that look like one.
+    /// A redactor that removes secrets: those of this machine, those that are known from the data, and texts that look
+    /// like a secret.
     pub fn of_secrets(private: &Private, known: &Known) -> Self {
         let mut all = known.clone();
         private.variables.iter().for_each(|(name, value)| all.variable(name, value));
@@ -96,18 +94,18 @@ impl Redactor {
         Self { secrets, others: None, counts: RefCell::default() }
     }
 
-    /// A redactor that takes out secrets, names and places.
+    /// A redactor that removes secrets, names and places.
     pub fn of_everything(private: &Private, known: &Known) -> Self {
         let others = (Literals::new(private.places()), Literals::new(private.names()));
         Self { others: Some(others), ..Self::of_secrets(private, known) }
     }
 
-    /// Number of texts of each kind that were taken out so far.
+    /// The number of texts of each kind that were removed so far.
     pub fn counts(&self) -> BTreeMap<Kind, usize> {
         self.counts.borrow().clone()
     }
 
-    /// The text with placeholders for its private parts.
+    /// The text with placeholders in place of its private parts.
     pub fn text(&self, text: &str) -> String {
         let secrets = self
             .secrets
@@ -123,12 +121,12 @@ impl Redactor {
         places::addresses(&text, &mut |kind| self.count(kind))
     }
 
-    /// The text with placeholders for known secrets alone, not for texts that look like one.
+    /// The text with placeholders in place of known secrets, but not of texts that only look like a secret.
     pub fn without_known(&self, text: &str) -> String {
         self.replaced(text, self.secrets.find(text))
     }
 
-    /// The redacted value of a variable or setting of this name.
+    /// The redacted value of a variable or a setting with this name.
     pub fn value_of(&self, name: &str, value: &str) -> String {
         match assigned::is_secret_under(name, value) {
             true => self.placeholder(),
@@ -136,16 +134,16 @@ impl Redactor {
         }
     }
 
-    /// Redacts every string of a JSON value, keys included, and every value under a key that names
-    /// a secret. The elements of buffers stay as they are: see [`zprobe_model::trace::Payload`].
+    /// Redacts every string of a JSON value, keys included, and every value under a key that names a secret. The
+    /// elements of buffers stay unchanged: see [`zprobe_model::trace::Payload`].
     pub fn json(&self, value: &mut Value) {
         self.json_under("", value);
     }
 
-    /// Redacts data that can be written as JSON and read back.
+    /// Redacts data of a type that can be written as JSON and read back.
     ///
     /// # Errors
-    /// When a word that the format is made of was taken out.
+    /// If redaction removed a word of the data format itself, so that the data cannot be read back.
     pub fn data<T>(&self, data: &T) -> serde_json::Result<T>
     where
         T: serde::Serialize + serde::de::DeserializeOwned,
@@ -155,11 +153,10 @@ impl Redactor {
         serde_json::from_value(value)
     }
 
-    /// Redacts a record, unless its event has nothing but numbers. Returns true if the record was
-    /// changed.
+    /// Redacts a record, unless its event contains only numbers. Returns true if the record was changed.
     ///
     /// # Errors
-    /// As [`Redactor::data`].
+    /// The errors of [`Redactor::data`].
     pub fn record(&self, record: &mut Record) -> serde_json::Result<bool> {
         if !tells_in_words(&record.event) {
             return Ok(false);
@@ -173,7 +170,7 @@ impl Redactor {
     /// Redacts a trace and its specification.
     ///
     /// # Errors
-    /// As [`Redactor::data`].
+    /// The errors of [`Redactor::data`].
     pub fn trace(&self, trace: &mut Trace) -> serde_json::Result<()> {
         for record in &mut trace.records {
             self.record(record)?;
@@ -184,7 +181,8 @@ impl Redactor {
         Ok(())
     }
 
-    /// Redacts the value under a key, or, in a list, behind a flag that names a secret.
+    /// Redacts the value under a key. In a list, the item after a flag that names a secret is redacted as the flag's
+    /// value.
     fn json_under(&self, name: &str, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.value_of(name, text),
@@ -209,7 +207,7 @@ impl Redactor {
         }
     }
 
-    /// The text with placeholders in these ranges. Ranges that overlap get one placeholder.
+    /// The text with placeholders in place of these ranges. Overlapping ranges get a single placeholder.
     fn replaced(&self, text: &str, mut found: Vec<(Range<usize>, Kind)>) -> String {
         if found.is_empty() {
             return text.to_owned();
@@ -239,7 +237,7 @@ impl Redactor {
     }
 }
 
-/// Number of secrets that were taken out of a trace, now or when it was recorded.
+/// The number of secrets that were removed from a trace, now or when the trace was recorded.
 pub fn taken_out(trace: &Trace) -> usize {
     let words = trace.records.iter().filter(|record| tells_in_words(&record.event));
     let placeholder = Kind::Secret.placeholder();
@@ -250,9 +248,11 @@ pub fn taken_out(trace: &Trace) -> usize {
     words.map(count).sum()
 }
 
-/// Ranges of all secrets of a text, by their looks and by the names that they are assigned to.
+/// The byte ranges of all secrets in a text, which are recognised by their patterns or by the names to which they are
+/// assigned.
 fn found(text: &str) -> Vec<Range<usize>> {
-    // Most texts of a trace are words of its format, and a secret without a name is never so short.
+    // Short texts without separators are skipped: most are words of the trace's format, and a secret without a name is
+    // longer.
     if text.len() < LEAST_TELLING && !text.contains([':', '=', '@', ' ', '"', '/']) {
         return Vec::new();
     }
@@ -263,25 +263,25 @@ fn found(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// The name that decides about a member of an object with the name `above`: everything under
-/// `credentials` is secret.
+/// The name by which a member of an object is judged: its own name, or the name `above` of the object if only that is
+/// the name of a secret. Everything under `credentials` is secret.
 fn inherited<'a>(above: &'a str, name: &'a str) -> &'a str {
     let is_secret = |name| keys::tells(name) == Some(Tells::Surely);
     if is_secret(above) && !is_secret(name) { above } else { name }
 }
 
-/// The name of a flag whose value is the next word.
+/// The name of a flag whose value is the next item of a list; `None` unless it is the name of a secret.
 fn as_flag(item: &Value) -> Option<String> {
     let name = item.as_str()?.strip_prefix('-')?.trim_start_matches('-');
     (!name.contains(['=', ' ']) && keys::tells(name).is_some()).then(|| name.to_owned())
 }
 
-/// Returns true if a member is the content of a buffer, which may read like anything.
+/// Returns true if a member is the content of a buffer, which may look like a secret by chance.
 fn is_element(key: &str, item: &Value, above: &str) -> bool {
     above == "payload" && item.is_string() && ["digest", "data"].contains(&key)
 }
 
-/// Returns true if an event has words that a machine, an engine or a user chose.
+/// Returns true if an event may contain words that come from a machine, an engine or a user.
 fn tells_in_words(event: &Event) -> bool {
     match event {
         Event::RunStarted { .. }

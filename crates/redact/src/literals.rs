@@ -1,4 +1,4 @@
-//! Search for texts that are known to be private, in all of their forms.
+//! Searches for texts that are known to be private, in all of their forms.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,20 +7,19 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{Kind, forms};
 
-/// Smallest number of characters of a secret of letters or digits alone that is looked for inside
-/// of words.
+/// The smallest number of bytes of a secret of only letters or only digits that is also searched for inside of words.
 const LEAST_INSIDE: usize = 8;
 
-/// A search for many texts at once: the longest match wins.
+/// A search for many texts at once, in which the longest match wins.
 #[derive(Default)]
 pub(super) struct Literals {
     search: Option<AhoCorasick>,
-    /// Kind of each text, and true if it must be a word of its own.
+    /// The kind of each text, and true if the text is only found as a separate word.
     kinds: Vec<(Kind, bool)>,
 }
 
 impl Literals {
-    /// A search for these texts, in all of their forms.
+    /// Makes a search for these texts, in all of their forms.
     pub(super) fn new(literals: impl IntoIterator<Item = (String, Kind)>) -> Self {
         let mut known = BTreeMap::new();
         for (text, kind) in literals {
@@ -44,8 +43,7 @@ impl Literals {
         Self { search, kinds }
     }
 
-    /// Ranges of all texts that are found. A path, a name or a short secret counts only as a word
-    /// of its own.
+    /// The byte ranges of all texts that are found. A path, a name or a short secret is only found as a separate word.
     pub(super) fn find(&self, text: &str) -> Vec<(Range<usize>, Kind)> {
         let mut found = Vec::new();
         for it in self.search.iter().flat_map(|search| search.find_iter(text)) {
@@ -64,17 +62,17 @@ impl Literals {
     }
 }
 
-/// Returns true if a path is not part of a longer name: `/home/al` is not in `/home/alice`.
+/// Returns true if a match is a complete path, and not a part of a longer name: `/home/al` is not found in
+/// `/home/alice`.
 fn is_path(before: &str, behind: &str) -> bool {
     let in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     !before.ends_with(|c: char| c.is_alphanumeric()) && !behind.starts_with(in_name)
 }
 
-/// Returns true if a name is a word of its own: `al` is not in `total`.
+/// Returns true if a match is a separate word: `al` is not found in `total`.
 fn is_word(before: &str, behind: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric();
-    // The end of a percent escape or of a JSON escape is a letter or a digit, and no part of a
-    // word.
+    // The last character of a percent escape is a letter or a digit, but not a part of a word.
     let escaped = before.len() >= 3
         && before.is_char_boundary(before.len() - 3)
         && before[before.len() - 3..].starts_with('%');

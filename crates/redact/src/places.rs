@@ -1,4 +1,4 @@
-//! Patterns of paths, hosts, users and addresses.
+//! The patterns of paths, hosts, users and addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use regex::Regex;
 use super::Kind;
 use super::private::COMMON_USERS;
 
-/// Public hosts, from which software, its documentation and models come.
+/// The public hosts of software, its documentation and models, whose names are not private.
 const KNOWN_HOSTS: &[&str] = &[
     "anaconda.org",
     "apache.org",
@@ -41,7 +41,7 @@ const KNOWN_HOSTS: &[&str] = &[
     "w3.org",
 ];
 
-/// Last labels of the names of machines.
+/// The last labels that the domain names of machines have.
 const MACHINES_ARE_IN: &[&str] = &[
     "at",
     "au",
@@ -92,8 +92,8 @@ const MACHINES_ARE_IN: &[&str] = &[
     "us",
 ];
 
-/// Patterns whose group `private`, or else the whole match, is taken out; none for one that cannot
-/// be compiled.
+/// Compiled patterns; `None` for a pattern that cannot be compiled. The group `private` of a match is removed, or the
+/// whole match without this group.
 type Patterns = LazyLock<Vec<Option<Regex>>>;
 
 macro_rules! patterns {
@@ -104,46 +104,46 @@ macro_rules! patterns {
 }
 
 patterns! {
-    /// Directories of interpreters, up to their library.
+    /// The directories of Python interpreters, up to the directory `lib`.
     INTERPRETERS: [
         r#"(?P<private>/[^\s"'<>:;,()\[\]]+?)/lib(?:64)?/python\d"#,
     ];
-    /// Home directories of any user.
+    /// The home directories of any user.
     HOMES: [
         r"(?P<private>/(?:home|Users)/[A-Za-z0-9._-]+)",
         r"(?i)\b(?P<private>[a-z]:\\+Users\\+[A-Za-z0-9._-]+)",
     ];
-    /// Absolute paths, up to their last name.
+    /// Absolute paths, up to their last component.
     PATHS: [
         r#""(?P<private>/[^"\n<>]+)/[^"/\n]*""#,
         r#"'(?P<private>/[^'\n<>]+)/[^'/\n]*'"#,
         r#"(?:^|[\s"'`=(\[{,;:|@])(?P<private>/[\w.+@~%-]+(?:/[\w.+@~%-]+)*)/[\w.+@~%-]*"#,
     ];
-    /// Hosts, by what stands around them.
+    /// Host names, recognised by the text around them.
     HOSTS: [
-        // As torch names them: `[node-17]:29500`.
+        // The form of torch: `[node-17]:29500`.
         r"\[(?P<private>[A-Za-z][A-Za-z0-9.-]*)\]:\d{2,5}\b",
-        // As NCCL names itself: `node-17:1234:5678 [0] NCCL INFO`.
+        // The prefix of NCCL's log lines: `node-17:1234:5678 [0] NCCL INFO`.
         r"(?m)(?:^|\s)(?P<private>[A-Za-z][A-Za-z0-9.-]*):\d+:\d+ \[\d+\] NCCL",
         r#"(?i)\b(?:master_addr(?:ess)?|hostname|host_name|nodename|node_name|rdzv[-_](?:endpoint|host))[\\"']*\s*[=:]\s*[\\"']*(?P<private>[a-z][a-z0-9.-]*)"#,
         r"(?i)\b[a-z][a-z0-9+.-]*://(?:<secret>@)?(?P<private>[a-z][a-z0-9.-]*)",
-        // A prompt: `alice@node-17:~$`.
+        // The prompt of a shell: `alice@node-17:~$`.
         r"@(?P<private>[A-Za-z][A-Za-z0-9.-]*):[~/]",
     ];
-    /// Words that read like the names of hosts; [`is_machine`] says which of them are.
+    /// Words that may be host names; [`is_machine`] decides which of the words are.
     MACHINES: [
         r"(?i)\b(?P<private>[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,11})\b",
         r"(?i)\b(?P<private>[a-z][a-z0-9]*(?:-[a-z0-9]+)+):\d{4,5}\b",
         r"(?i)\b(?P<private>ip(?:-\d{1,3}){4})\b",
     ];
-    /// Users, by what stands around them.
+    /// User names, recognised by the text around them.
     USERS: [
         r"\b[ug]id=\d+\((?P<private>[A-Za-z_][\w.-]*)\)",
         r#"\b(?:USER|LOGNAME|USERNAME|[Uu]ser_?[Nn]ame)[\\"']*\s*[=:]\s*[\\"']*(?P<private>[A-Za-z_][\w.-]*)"#,
         r#"(?:^|[\s"'=:(])~(?P<private>[a-z_][a-z0-9_-]*)/"#,
         r"\b(?P<private>[a-z_][a-z0-9_.-]*)@(?:<host>|[A-Za-z][A-Za-z0-9.-]*):[~/]",
     ];
-    /// Addresses of network cards.
+    /// The MAC addresses of network cards.
     MACS: [
         r"(?i)(?:^|[^0-9a-z:-])(?P<private>[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5,19})\b",
     ];
@@ -151,15 +151,15 @@ patterns! {
     EMAILS: [
         r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b",
     ];
-    /// Texts that may be IP addresses; [`is_address`] says which of them are.
+    /// Texts that may be IP addresses; [`is_address`] decides which of the texts are.
     IPS: [
-        // Not behind `==`, `-` and the like: a version of a package may have four parts.
+        // An address does not follow `==` or `-`: there, four numbers are the version of a package.
         r"(?:^|[\s\[(/@,:'`|]|[^=]=)(?P<private>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})\b",
         r"(?i)(?:^|[^0-9a-z:.])(?P<private>[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})",
     ];
 }
 
-/// Directories that every machine has.
+/// The directories that every machine has, whose paths are not private.
 const COMMON: &[&str] =
     &["/usr", "/lib", "/lib64", "/bin", "/sbin", "/proc", "/sys", "/dev", "/etc", "/opt/conda"];
 
@@ -195,7 +195,7 @@ fn each(
         let mut written = 0;
         for found in regex.captures_iter(&text) {
             let Some(private) = found.name("private").or_else(|| found.get(0)) else { continue };
-            // A placeholder is not replaced again.
+            // A placeholder of an earlier replacement is not replaced again.
             if private.as_str().starts_with('<') || !is_private(private.as_str()) {
                 continue;
             }
@@ -227,9 +227,9 @@ fn is_host(name: &str) -> bool {
     !name.is_empty() && !KNOWN_HOSTS.iter().any(known)
 }
 
-/// Returns true if a name alone shows that it is one of a host: its first label has letters and
-/// digits, and its last label is one of [`MACHINES_ARE_IN`], unless it has only one. Names of
-/// modules and of files have dots, too.
+/// Returns true if a name itself shows that it names a host: the first label has letters and digits, and a name of
+/// several labels ends with one of [`MACHINES_ARE_IN`]. The check is strict, because names of modules and of files have
+/// dots, too.
 fn is_machine(name: &str) -> bool {
     let name = name.to_lowercase();
     let labels: Vec<&str> = name.split('.').collect();
@@ -239,20 +239,20 @@ fn is_machine(name: &str) -> bool {
     };
     let first = labels.first().copied().unwrap_or_default();
     let last = labels.last().copied().unwrap_or_default();
-    // A parameter may be called `fc1.in`.
+    // Names of two labels need a last label of three letters or more: a parameter may be called `fc1.in`.
     let is_long = labels.len() > 2 || last.len() > 2;
     let in_domain = labels.len() == 1 || is_long && MACHINES_ARE_IN.contains(&last);
     in_domain && numbered(first) && is_host(&name)
 }
 
-/// Returns true if an address is that of a network card, and not that of all cards or of none.
+/// Returns true if a MAC address is that of a network card, and not the broadcast address or all zeros.
 fn is_card(text: &str) -> bool {
     let digits = || text.chars().filter(char::is_ascii_hexdigit).map(|c| c.to_ascii_lowercase());
     !digits().all(|c| c == 'f') && !digits().all(|c| c == '0')
 }
 
-/// Returns true if a text is an address that identifies a machine: not the loopback address, not
-/// the unspecified one, and no time of day.
+/// Returns true if a text is an IP address that identifies a machine: not the loopback address, not the unspecified
+/// address, and not a time of day.
 fn is_address(text: &str) -> bool {
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => !address.is_loopback() && !address.is_unspecified(),
@@ -261,8 +261,8 @@ fn is_address(text: &str) -> bool {
     }
 }
 
-/// Returns true if an address is one of those that are given to machines: `2000::/3`, `fc00::/7`
-/// and `fe80::/10`. Everything else that reads like an address is more likely a name of C++.
+/// Returns true if an IPv6 address is in a range that is assigned to machines: `2000::/3`, `fc00::/7` or `fe80::/10`.
+/// Any other text in the form of an address is more likely a C++ name.
 fn is_global_or_local(address: Ipv6Addr) -> bool {
     let first = address.segments()[0];
     first >> 13 == 1 || first >> 9 == 0x7e || first >> 6 == 0x3fa

@@ -1,4 +1,4 @@
-//! Private facts of this machine: its variables, directories, users and hosts.
+//! The private facts about this machine: its environment variables, directories, users and hosts.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use nix::unistd::{User, gethostname, getuid};
 
 use super::Kind;
 
-/// Users that many machines have: their names tell nothing, and are words of other texts.
+/// The users that many machines have: their names are not private, and are words of other texts.
 pub(super) const COMMON_USERS: &[&str] = &[
     "root",
     "user",
@@ -31,10 +31,10 @@ pub(super) const COMMON_USERS: &[&str] = &[
     "dev",
 ];
 
-/// Names of hosts that are those of no machine in particular.
+/// The host names that do not identify a machine.
 const COMMON_HOSTS: &[&str] = &["localhost", "localhost.localdomain"];
 
-/// Variables that name this machine or another one of the same run.
+/// The environment variables that name this machine or other machines of the same run.
 const HOSTS: &[&str] = &[
     "HOSTNAME",
     "HOST",
@@ -52,34 +52,34 @@ const HOSTS: &[&str] = &[
     "SLURM_SUBMIT_HOST",
 ];
 
-/// Smallest number of characters of a name that is taken out.
+/// The smallest number of bytes of a name that is removed.
 const LEAST_NAME: usize = 2;
 
-/// The schemas, whose words are not private.
+/// The JSON schemas of the report and of the trace's records, whose words are not private.
 const SCHEMAS: [&str; 2] = [
     include_str!("../../../schema/report.v1.schema.json"),
     include_str!("../../../schema/record.v1.schema.json"),
 ];
 
-/// Private facts of a machine.
+/// The private facts about a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Private {
-    /// Environment variables, some of which hold secrets.
+    /// The environment variables, some of which contain secrets.
     pub variables: Vec<(String, String)>,
-    /// Home directories.
+    /// The home directories.
     pub homes: Vec<PathBuf>,
-    /// The working directory.
+    /// The working directory; `None` if it cannot be determined.
     pub working_directory: Option<PathBuf>,
-    /// Other private directories.
+    /// The other private directories.
     pub directories: Vec<PathBuf>,
-    /// Names of users.
+    /// The names of users.
     pub users: Vec<String>,
-    /// Names of hosts.
+    /// The names of hosts.
     pub hosts: Vec<String>,
 }
 
 impl Private {
-    /// Private facts of this machine; `directories` are private, too.
+    /// Collects the private facts about this machine; `directories` are further private directories.
     pub fn here(directories: Vec<PathBuf>) -> Self {
         let variables: Vec<(String, String)> = std::env::vars_os()
             .map(|(name, value)| {
@@ -105,7 +105,7 @@ impl Private {
         }
     }
 
-    /// Private directories, with their kinds.
+    /// The private directories, with their kinds.
     pub(super) fn places(&self) -> Vec<(String, Kind)> {
         let homes = self.homes.iter().map(|path| (path, Kind::Home));
         let here = self.working_directory.iter().map(|path| (path, Kind::WorkingDirectory));
@@ -122,7 +122,7 @@ impl Private {
             .collect()
     }
 
-    /// Private users and hosts, and hosts without their domain, with their kinds.
+    /// The private names of users and of hosts, with and without their domain, and their kinds.
     pub(super) fn names(&self) -> Vec<(String, Kind)> {
         let common = vocabulary();
         let is_private = |name: &str, known: &[&str]| {
@@ -140,8 +140,8 @@ impl Private {
     }
 }
 
-/// Hosts that a variable lists: `a:29500`, `node[1-4],login`, `a b`. Of a range the common
-/// beginning is taken.
+/// The host names in the value of a variable: `a:29500`, `node[1-4],login` or `a b`. For a range such as `node[1-4]`,
+/// the common beginning is taken.
 fn nodes(list: &str) -> Vec<String> {
     let mut nodes = Vec::new();
     let mut inside = false;
@@ -157,13 +157,13 @@ fn nodes(list: &str) -> Vec<String> {
     nodes
 }
 
-/// A path without a slash at its end.
+/// A path without trailing slashes.
 fn trimmed(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.trim_end_matches('/').to_owned()
 }
 
-/// Words of the schemas, in lowercase, and names of several words.
+/// The words of the schemas in lowercase, and their names of several words.
 pub(super) fn vocabulary() -> &'static HashSet<String> {
     static WORDS: LazyLock<HashSet<String>> = LazyLock::new(|| {
         let words = SCHEMAS.iter().flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));

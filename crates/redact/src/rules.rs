@@ -1,8 +1,8 @@
-//! The rules of gitleaks: patterns of the tokens of some 200 services.
+//! The rules of gitleaks: patterns for the tokens of about 200 services.
 //!
-//! The rule set is a file of its own, as its makers publish it (`gitleaks/README.md`). A rule is
-//! tried where one of its keywords stands, which one search finds for all rules, and its expression
-//! is compiled when it is first tried.
+//! The rule set is an unchanged file of gitleaks (`gitleaks/README.md` names its source). A rule is tried if the text
+//! contains one of its keywords; one search finds the keywords of all rules. The expression of a rule is compiled when
+//! the rule is first tried.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,27 +12,26 @@ use aho_corasick::AhoCorasick;
 use regex::bytes::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-/// The rule set.
+/// The text of the rule set.
 const RULES: &str = include_str!("gitleaks/gitleaks.toml");
 
-/// Id of the rule for values that are assigned to the name of a secret, which is left out.
-/// [`super::assigned`] reads assignments instead: it finds values of letters, and names that this
-/// rule does not know.
+/// The id of the rule for assignments to the name of a secret, which is not used. [`super::assigned`] reads assignments
+/// instead, because it finds values of only letters, and more names than this rule.
 const GENERIC: &str = "generic-api-key";
 
-/// End of most expressions: the characters that may stand behind a value in a file of code.
+/// The end of most expressions: the characters that may follow a value in source code.
 const END: &str = r#"(?:[\x60'"\s;]|\\[nr]|$)"#;
 
-/// Replacement for [`END`]: in prose a token may also end at a bracket, a comma or a full stop.
+/// The replacement for [`END`]: in prose, a token may also end at a bracket, a comma or a full stop.
 const END_IN_PROSE: &str = r"(?:[^\w=+/-]|$)";
 
-/// The rule set as it is in its file.
+/// The rule set, as its file has it.
 #[derive(Deserialize)]
 struct File {
     rules: Vec<Written>,
 }
 
-/// A rule as it is in its file. Exceptions are not read: they are for examples in code.
+/// A rule, as its file has it. The exceptions of a rule are not read, because they are for examples in code.
 #[derive(Deserialize)]
 struct Written {
     id: String,
@@ -44,7 +43,7 @@ struct Written {
     group: Option<usize>,
 }
 
-/// A rule that texts are tried with.
+/// A rule in the form in which it is applied to texts.
 struct Rule {
     expression: String,
     entropy: f64,
@@ -52,19 +51,19 @@ struct Rule {
     compiled: OnceLock<Option<Regex>>,
 }
 
-/// All rules, and one search for the keywords of all.
+/// All rules, with one search for all keywords.
 struct Rules {
     rules: Vec<Rule>,
-    /// Search for all keywords; the number of a keyword is the index of its rules in `of_keyword`.
+    /// The search for all keywords; the number of a keyword is the index of its rules in `of_keyword`.
     keywords: Option<AhoCorasick>,
     of_keyword: Vec<Vec<usize>>,
-    /// Indices of rules without a keyword, which are always tried.
+    /// The indices of the rules without a keyword, which are always tried.
     always: Vec<usize>,
 }
 
 static ALL: LazyLock<Rules> = LazyLock::new(|| Rules::read(RULES));
 
-/// Ranges of all secrets that a rule finds.
+/// The byte ranges of all secrets that a rule finds.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for at in ALL.tried(text) {
@@ -75,7 +74,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
 
 impl Rules {
     fn read(text: &str) -> Self {
-        // The file is part of the program; a test checks that it can be read.
+        // The rule set is part of the program; a test checks that all of its rules can be read.
         let written = toml::from_str::<File>(text).map(|file| file.rules).unwrap_or_default();
         let mut all =
             Self { rules: Vec::new(), keywords: None, of_keyword: Vec::new(), always: Vec::new() };
@@ -107,8 +106,7 @@ impl Rules {
         all
     }
 
-    /// Indices of the rules to try: those with a keyword in the text, and those without any
-    /// keyword.
+    /// The indices of the rules to try: the rules with a keyword in the text, and the rules without any keyword.
     fn tried(&self, text: &str) -> BTreeSet<usize> {
         let found = self.keywords.iter().flat_map(|all| all.find_overlapping_iter(text));
         let rules = found.flat_map(|found| &self.of_keyword[found.pattern().as_usize()]);
@@ -118,7 +116,7 @@ impl Rules {
 
 impl Rule {
     fn regex(&self) -> Option<&Regex> {
-        // Classes of characters are those of ASCII, as in gitleaks.
+        // Character classes only contain ASCII characters, as in gitleaks.
         let compile = || RegexBuilder::new(&self.expression).unicode(false).build().ok();
         self.compiled.get_or_init(compile).as_ref()
     }
@@ -130,7 +128,8 @@ impl Rule {
             let group = self.group.map_or_else(first, |group| matched.get(group));
             let Some(secret) = group.or_else(|| matched.get(0)) else { continue };
             if entropy(secret.as_bytes()) >= self.entropy {
-                // A match of bytes may end inside of a character.
+                // A match of bytes may begin or end inside of a character, so the range is extended to whole
+                // characters.
                 let inside = |at: &usize| text.is_char_boundary(*at);
                 let start = (0..=secret.start()).rev().find(inside).unwrap_or(0);
                 found.push(start..(secret.end()..).find(inside).unwrap_or(text.len()));
@@ -139,7 +138,7 @@ impl Rule {
     }
 }
 
-/// Shannon entropy of these bytes, in bits per byte.
+/// The Shannon entropy of these bytes, in bits per byte.
 fn entropy(bytes: &[u8]) -> f64 {
     let mut counts = [0_u32; 256];
     bytes.iter().for_each(|byte| counts[usize::from(*byte)] += 1);

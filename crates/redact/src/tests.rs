@@ -1,4 +1,4 @@
-//! Tests of the texts that are taken out, and of those that stay.
+//! Tests of the texts that are removed, and of the texts that stay.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn a_secret_variable_goes_out_in_every_form() {
         assert!(text.contains("<secret>") && !text.contains("s3cr"), "{form}: {text}");
         assert!(text.starts_with("before ") && text.ends_with(" behind"), "{text}");
     }
-    // The base64 of the middle of the secret is found whatever stands before and behind it.
+    // The base64 of the middle of the secret is found, whatever precedes and follows the secret.
     for before in ["", "u", "us", "user:"] {
         let text = redacted(&format!("basic: {}", encode(&format!("{before}{secret}@host"))));
         assert!(text.contains("<secret>"), "{before}: {text}");

@@ -1,15 +1,15 @@
-//! The command that makes the run of a report again.
+//! The command that repeats the run of a report.
 
 use super::Report;
 use zprobe_model::spec::Command;
 
-/// Name that a command gives the DeepSpeed file that a run needs, where flags alone cannot say it. A bug report has
-/// the file under this name.
+/// The file name of the DeepSpeed configuration in a command, for a run that flags cannot describe completely. A bug
+/// report contains the file under this name.
 pub const CONFIG_FILE: &str = "deepspeed.json";
 
 impl Report {
-    /// The command that makes the run again, as often as it was made. It names no interpreter: the path of one
-    /// says more of a user's machine than of the run.
+    /// The command that repeats the run, with the same number of repeats; `None` if no flags describe the run. The
+    /// command names no interpreter, because the interpreter's path is private.
     pub fn command(&self) -> Option<Command> {
         let mut command = self.run.spec.command(CONFIG_FILE)?;
         if let Some(repeats) = &self.repeats {

@@ -1,9 +1,9 @@
-//! A report without content, for tests.
+//! Makes a report without content, for tests.
 
 use super::{Ending, Hooks, Method, Power, Report, Run, Schema, Verdict};
 use zprobe_model::spec::RunSpec;
 
-/// The report of a clean run of `spec`, of which nothing else is known.
+/// The report on a clean run of `spec` without any measurements.
 pub fn report(spec: RunSpec) -> Report {
     Report {
         schema: Schema::CURRENT,

@@ -1,30 +1,30 @@
-//! The exit codes of `zprobe`.
+//! The exit codes of the `zprobe` process.
 
 use super::Verdict;
 
-/// Exit code of `zprobe`.
+/// The way in which the `zprobe` process exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Every gradient arrived; everything came out as expected; two runs are the same.
+    /// Every gradient arrived, all results are as expected, or two compared runs are the same.
     Clean,
-    /// Something is wrong, or not as expected; two runs differ.
+    /// A run has findings, a result is not as expected, or two compared runs differ.
     Findings,
-    /// Usage or set-up error: nothing ran, or nothing that was asked for.
+    /// An error of usage or set-up prevented the requested runs.
     NothingRan,
     /// An engine under test crashed or hung.
     Crashed,
-    /// A run ended without an answer, or the user has interrupted the experiment.
+    /// A run was inconclusive, or the user interrupted the experiment.
     Inconclusive,
-    /// The user's own command failed before there was an answer: its exit code.
+    /// The user's own command failed before there was a verdict; the value is the exit code of that command.
     OfCommand(u8),
 }
 
 impl Exit {
-    /// Every exit code of zprobe's own, in ascending order.
+    /// All exits with a code of zprobe's own, in ascending order of the codes.
     pub const ALL: [Self; 5] =
         [Self::Clean, Self::Findings, Self::NothingRan, Self::Crashed, Self::Inconclusive];
 
-    /// The number that the process ends with.
+    /// The exit code of the process.
     pub const fn code(self) -> u8 {
         match self {
             Self::Clean => 0,
@@ -36,12 +36,12 @@ impl Exit {
         }
     }
 
-    /// The exit that ends with this number, as another process of zprobe has it.
+    /// The exit with this code, for the code of another zprobe process.
     pub fn of_code(code: u8) -> Self {
         Self::ALL.into_iter().find(|exit| exit.code() == code).unwrap_or(Self::OfCommand(code))
     }
 
-    /// The exit codes with these words for them, as a command's help shows them.
+    /// The section on exit codes of a command's help; `words` describes the codes in ascending order.
     pub fn help(words: [&str; 5]) -> String {
         let lines = Self::ALL.iter().zip(words);
         let lines = lines.map(|(exit, words)| format!("\n  {}  {words}", exit.code()));

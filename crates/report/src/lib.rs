@@ -1,7 +1,7 @@
-//! The report: built once by the crate `zprobe-diagnose`, rendered many ways.
+//! The report on a run, built once by the crate `zprobe-diagnose` and rendered in many forms.
 //!
-//! [`Report`] is `report.json`. Its fields are append-only within a schema version; the JSON Schema
-//! is checked in as `schema/report.v1.schema.json`.
+//! [`Report`] is `report.json`. Within a schema version, fields are only added. The JSON Schema is checked in as
+//! `schema/report.v1.schema.json`.
 
 mod again;
 pub mod blank;
@@ -33,101 +33,101 @@ pub use self::rule_code::{Family, NotACode, RuleCode};
 use zprobe_model::spec::{RunSpec, named_enum};
 use zprobe_model::trace::{FlushReason, Frame, Outcome, Point};
 
-/// Report on a run: all that zprobe has to say about it.
+/// The report on a run: the verdict, the findings, and the measurements that they follow from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// Version of this format.
+    /// The version of the report format.
     pub schema: Schema,
     /// The verdict on the run.
     pub verdict: Verdict,
-    /// Specification of the run, and the software that it ran on.
+    /// The specification of the run, and the software that it ran on.
     pub run: Run,
-    /// Findings: one per root cause, most upstream first.
+    /// The findings: one for each root cause, the most upstream first.
     pub findings: Vec<Finding>,
-    /// First departure from the plan; none where nothing is wrong, or where what is wrong shows in
-    /// no buffer that could be read.
+    /// The first departure from the plan; `None` if nothing is wrong, or if no buffer that could be read shows the
+    /// error.
     #[serde(default)]
     pub first_divergence: Option<Divergence>,
-    /// Every moment at which buffers were read, in the order of the journey.
+    /// Every moment at which buffers were read, in the order of the gradient's journey.
     #[serde(default)]
     pub journey: Vec<Station>,
-    /// Gradients that each buffer really holds.
+    /// The gradients that each buffer really holds, with their weights.
     pub contributions: Vec<Contribution>,
-    /// Number of entries of `contributions` that the report has no room for; those that are as
-    /// planned make way first.
+    /// The number of entries of `contributions` that were left out to limit the size of the report; entries that are as
+    /// planned are left out first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub contributions_left_out: usize,
-    /// Buffer norms of all ranks side by side, in the order of the journey.
+    /// The norms of the buffers of all ranks, in the order of the gradient's journey.
     pub norms: Vec<Norms>,
-    /// Loss and gradient norms of each step, as a training log would show them.
+    /// The loss and the gradient norms of each step, as a training log would show them.
     #[serde(default)]
     pub steps: Vec<Step>,
-    /// Ending of each rank, and the last thing that it did.
+    /// The outcome and the last action of each rank.
     pub ranks: Vec<Rank>,
-    /// Every bucket flush.
+    /// The bucket flushes of all ranks.
     pub buckets: Vec<Flush>,
-    /// Gradient hooks against the autograd graph.
+    /// The gradient hooks that fired, compared with the nodes of the autograd graph.
     pub hooks: Hooks,
-    /// Precision with which gradients were added up, in the order of the journey; dense data only.
+    /// The precision with which gradients were summed, in the order of the gradient's journey; for dense data only.
     #[serde(default)]
     pub precision: Vec<Precision>,
-    /// Smallest deviation that this run could have seen.
+    /// The smallest deviation that this run could have detected.
     pub power: Power,
-    /// Weights of target tokens, microbatch by microbatch, in the recorded step of a script in which they
-    /// are farthest from those of a mean.
+    /// The weights of the target tokens in each microbatch, in the recorded step of a script in which the weights
+    /// differ most from those of a mean.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<MicrobatchTokens>,
-    /// Remarks on what is no error and worth knowing, a sentence each.
+    /// Remarks that are worth knowing but describe no error, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// Parts of training that this run did not exercise: no verdict about these.
+    /// The parts of training that this run did not exercise: the verdict says nothing about these parts.
     pub not_exercised: Vec<String>,
-    /// Number of secrets that were taken out of what was recorded: `<secret>` replaces each.
+    /// The number of secrets that were removed from the recording; `<secret>` replaces each secret.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub masked: usize,
-    /// Comparison of the repeats of a run that was repeated. The rest of the report is about the
-    /// repeat that is shown.
+    /// The comparison of the repeats of a run that was made several times; `None` for a single run. The rest of the
+    /// report is about one of the repeats, [`Repeats::shown`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
-    /// The smallest configuration that still shows a finding, if it was looked for.
+    /// The smallest configuration that still shows a finding; `None` if no such configuration was searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimised: Option<Minimised>,
 }
 
-/// True if nothing was counted.
+/// True if a count is 0.
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Version of the report format.
+/// The version of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Schema {
-    /// Number of the version, 1. Fields are only added within a version.
+    /// The version number, currently 1. Within a version, fields are only added.
     pub version: u32,
 }
 
 impl Schema {
-    /// The version that this zprobe writes.
+    /// The version of the format that this zprobe writes.
     pub const CURRENT: Schema = Schema { version: 1 };
 }
 
 named_enum! {
-    /// The answer to zprobe's question.
+    /// The answer to the question whether a run summed its gradients correctly.
     pub enum Verdict {
         /// Every gradient arrived exactly once, with the right weight, in the right place.
         Clean = "clean",
-        /// Something is wrong; see the findings.
+        /// The findings say what is wrong.
         Findings = "findings",
-        /// The engine under test crashed or hung before the question could be answered.
+        /// The engine under test crashed or hung before the gradients could be judged.
         Crashed = "crashed",
-        /// The run ended without an answer: interrupted, or too little could be read.
+        /// The run was interrupted, or too few buffers could be read, so there is no answer.
         Inconclusive = "inconclusive",
     }
 }
 
 impl Verdict {
-    /// The verdict on several runs together: findings weigh more than crashes, these more than doubt,
-    /// because each hides the next. None on no runs.
+    /// The worst verdict of several runs: `Findings` outweighs `Crashed`, and `Crashed` outweighs `Inconclusive`.
+    /// `None` if there are no runs.
     pub fn worst(verdicts: impl IntoIterator<Item = Self>) -> Option<Self> {
         const ASCENDING: [Verdict; 4] =
             [Verdict::Clean, Verdict::Inconclusive, Verdict::Crashed, Verdict::Findings];
@@ -135,192 +135,190 @@ impl Verdict {
     }
 }
 
-/// Specification of a run, and the software that it ran on.
+/// The specification of a run, and the software that it ran on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
-    /// The run's specification.
+    /// The complete specification of the run.
     pub spec: RunSpec,
-    /// Versions of zprobe and of what the ranks ran.
+    /// The versions of zprobe and of the packages that the ranks ran, by name.
     pub versions: BTreeMap<String, String>,
-    /// Class that really wrapped the inner optimizer; none if no rank got that far.
+    /// The class that really wrapped the inner optimizer; `None` if no rank got as far as choosing one.
     pub optimizer_class: Option<String>,
-    /// The inner optimizer.
+    /// The class of the inner optimizer; `None` if no rank got as far as choosing one.
     pub inner_optimizer: Option<String>,
-    /// Facts that the engine states about itself, by name; where a rank states something else than
-    /// rank 0, its value is under that name with the rank in brackets.
+    /// The facts that the engine states about itself, by name. If a rank states another value than rank 0, ` (rank 1)`
+    /// or the like is appended to the name of its value.
     pub engine_facts: BTreeMap<String, String>,
-    /// Parts of the engine that were not observed.
+    /// The parts of the engine that were not observed.
     pub not_observed: Vec<NotObserved>,
-    /// Ending of the recording.
+    /// The way in which the recording ended.
     pub ending: Ending,
-    /// Command that makes the run again, without the interpreter, whose path is private. A DeepSpeed file that it
-    /// names is in the bug report of `zprobe issue`. None where no flags say what was run.
+    /// The command that repeats the run, without the interpreter, whose path is private. A DeepSpeed file that the
+    /// command names is in the bug report of `zprobe issue`. `None` if no flags describe the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
 }
 
-/// Weights of the target tokens of a microbatch in the update.
+/// The weights that the target tokens of a microbatch have in the update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MicrobatchTokens {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Rank.
+    /// The rank, from 0.
     pub rank: usize,
-    /// Microbatch.
+    /// The microbatch within the step, from 0.
     pub microbatch: usize,
-    /// Number of tokens with a weight.
+    /// The number of tokens with a weight in the microbatch.
     pub tokens: usize,
-    /// The least weight of a token, as a multiple of the mean in the step.
+    /// The smallest weight of a token, as a multiple of the mean weight in the step.
     pub least: f64,
-    /// The largest weight of a token, as a multiple of the mean in the step.
+    /// The largest weight of a token, as a multiple of the mean weight in the step.
     pub most: f64,
-    /// Share of all weights of the step that its tokens have together.
+    /// The share of the step's total weight that the tokens of the microbatch have together, from 0 to 1.
     pub share: f64,
 }
 
-/// Something that this release of an engine does not let be seen.
+/// A part of the engine that was not observed, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotObserved {
-    /// Name of what was not observed.
+    /// The name of the part that was not observed.
     pub what: String,
-    /// Reason why it was not observed.
+    /// The reason why the part was not observed.
     pub why: String,
 }
 
 named_enum! {
-    /// Ending of the recording of a run.
+    /// The way in which the recording of a run ended.
     pub enum Ending {
-        /// Every rank ended, in whatever way.
+        /// Every rank ended, successfully or not.
         Complete = "complete",
-        /// The user ended the run.
+        /// The user interrupted the run.
         Interrupted = "interrupted",
-        /// The trace stops while ranks were still running: zprobe itself was killed, or the file
-        /// was cut.
+        /// The trace stops while ranks were still running: zprobe itself was killed, or the trace file was truncated.
         CutOff = "cut-off",
     }
 }
 
-/// Something that is wrong.
+/// An error or a warning about the run, with its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Rule code, for example `ZP101`. Never reused for anything else.
+    /// The code of the rule, for example `ZP101`. A code is never reused for another rule.
     pub code: RuleCode,
-    /// Rule name, for example `boundary-leak`.
+    /// The name of the rule, for example `boundary-leak`.
     pub name: String,
-    /// Severity of the finding.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// Sentence on what happened.
+    /// One sentence that says what happened.
     pub message: String,
-    /// First optimizer step affected.
+    /// The first optimizer step that is affected, from 0; `None` if the finding is not about a step.
     pub step: Option<usize>,
-    /// Microbatch affected.
+    /// The microbatch that is affected, from 0; `None` if the finding is not about one microbatch.
     pub microbatch: Option<usize>,
-    /// Rank that is at fault, where one is.
+    /// The rank that is at fault; `None` if the finding is not about one rank.
     pub rank: Option<usize>,
-    /// Parameter affected, where it is one.
+    /// The name of the parameter that is affected; `None` if the finding is not about one parameter.
     pub param: Option<String>,
-    /// Flush affected, where it is one.
+    /// The number of the bucket flush that is affected; `None` if the finding is not about one flush.
     pub bucket: Option<usize>,
-    /// Evidence, one fact a line.
+    /// The evidence, one fact in each entry.
     pub evidence: Vec<String>,
-    /// Consequences of the finding, which would be findings by themselves otherwise.
+    /// The consequences of the finding. Without this finding, each would be a finding of its own.
     pub consequences: Vec<Consequence>,
-    /// Known bugs of released engines that look like this in such a run.
+    /// The known bugs of released engines that cause this finding in such a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<KnownBug>,
-    /// Reason why the engine cannot run this configuration here, where that is what was found: a
-    /// limit of the ranks of this machine or of the software around the engine, which says nothing
-    /// about gradients.
+    /// The reason why the engine cannot run this configuration on this machine: a limit of its ranks or of the software
+    /// around the engine, which says nothing about gradients. `None` for all other findings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }
 
-/// First departure of the journey from the plan.
+/// The first point of the gradient's journey that is not as planned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Divergence {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch, from 0; `None` for a point after the accumulation.
     pub microbatch: Option<usize>,
-    /// Point of the buffer that departs; none where it is a gradient hook or a bucket.
+    /// The point of the journey whose buffer departs from the plan; `None` if a gradient hook or a bucket departs.
     pub point: Option<Point>,
-    /// Ranks on which it departs.
+    /// The ranks on which the journey departs from the plan.
     pub ranks: Vec<usize>,
-    /// Parameters concerned; none for all.
+    /// The names of the affected parameters; `None` if all parameters are affected.
     pub params: Option<Vec<String>>,
-    /// Flush, where it is a bucket.
+    /// The number of the bucket flush that departs from the plan; `None` if a buffer or a hook departs.
     pub bucket: Option<usize>,
-    /// Function of the engine that makes this buffer, where known; none where the buffer was changed outside of the
-    /// engine.
+    /// The function of the engine that makes the buffer; `None` if the function is unknown, or if the buffer was
+    /// changed outside of the engine.
     pub function: Option<String>,
-    /// True if the gradients of a user's script changed between two backwards, outside of both.
+    /// True if the gradients of a user's script changed after one backward and before the next.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside_backward: bool,
-    /// Number of stations of [`Report::journey`] before it, all as planned.
+    /// The number of stations of [`Report::journey`] before this departure.
     pub right_before: usize,
 }
 
-/// A moment at which buffers were read.
+/// A moment of the gradient's journey at which buffers were read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Station {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch, from 0; `None` for a point after the accumulation.
     pub microbatch: Option<usize>,
-    /// Point of the journey.
+    /// The point of the journey.
     pub point: Point,
-    /// Number of ranks whose buffer was read.
+    /// The number of ranks whose buffer was read.
     pub ranks: usize,
-    /// Ranks whose buffer is not as planned.
+    /// The ranks whose buffer is not as planned.
     pub departed: Vec<usize>,
 }
 
 /// A bug of a released engine (`probes/zoo`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownBug {
-    /// Name of the bug: `zprobe zoo NAME` tries it.
+    /// The name of the bug: `zprobe zoo NAME` reproduces the bug.
     pub name: String,
-    /// Description of the bug in a few words.
+    /// The description of the bug in a few words.
     pub title: String,
-    /// Pull requests, issues and other places that tell of it.
+    /// The addresses of pull requests, issues and other pages about the bug.
     pub links: Vec<String>,
-    /// Releases that have it.
+    /// The releases that have the bug, as `deepspeed >=0.18.5, <0.19.0`.
     pub affected: String,
-    /// The first release without it; none if no release is known to be.
+    /// The first release without the bug; `None` if no release without the bug is known.
     pub fixed: Option<String>,
-    /// Cause of the bug: the engine's file and function.
+    /// The cause of the bug: the file and the function of the engine.
     pub cause: String,
-    /// Workaround for those who cannot have the fix.
+    /// The workaround for users who cannot install the fix.
     pub workaround: String,
-    /// Settings that have the bug, and what goes wrong.
+    /// The settings that are affected, and what goes wrong.
     #[serde(default)]
     pub summary: String,
-    /// Package whose releases `fixed` counts; none if no release is known to be without the bug.
+    /// The package that `fixed` is a release of; `None` if no release without the bug is known.
     #[serde(default)]
     pub package: Option<String>,
 }
 
 impl KnownBug {
-    /// Description of the bug, with affected releases and the fix: `title (deepspeed <0.19.0; fixed
-    /// in 0.19.0)`.
+    /// The description of the bug, with the affected releases and the fix: `title (deepspeed <0.19.0; fixed in
+    /// 0.19.0)`.
     pub fn description(&self) -> String {
         format!("{} ({}; {})", self.title, self.affected, self.fix())
     }
 
-    /// The bug with its releases in a few words: `boundary-leak, in deepspeed >=0.18.5, <0.19.0; fixed in
-    /// 0.19.0`, and the first place that tells of it.
+    /// The name of the bug with its releases, `boundary-leak, in deepspeed >=0.18.5, <0.19.0; fixed in 0.19.0`, and the
+    /// first link about the bug.
     pub fn range(&self) -> String {
         let link = self.links.first().map(|link| format!("; {link}"));
         format!("{}, in {}; {}{}", self.name, self.affected, self.fix(), link.unwrap_or_default())
     }
 
-    /// Command that installs a release without the bug, if there is one.
+    /// The command that installs a release without the bug; `None` if no such release is known.
     pub fn upgrade(&self) -> Option<String> {
         let (package, release) = (self.package.as_ref()?, self.fixed.as_ref()?);
         Some(format!("pip install '{package}>={release}'"))
     }
 
-    /// The fix in words: `fixed in 0.19.0`.
+    /// The state of the fix in words: `fixed in 0.19.0`.
     pub fn fix(&self) -> String {
         match &self.fixed {
             Some(release) => format!("fixed in {release}"),
@@ -329,44 +327,44 @@ impl KnownBug {
     }
 }
 
-/// A deviation that has its cause in a finding.
+/// A deviation that is caused by a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Consequence {
-    /// Code of the rule that saw it.
+    /// The code of the rule that saw the deviation.
     pub code: RuleCode,
-    /// Sentence on what the rule saw.
+    /// One sentence that says what the rule saw.
     pub message: String,
 }
 
 named_enum! {
-    /// Severity of a finding.
+    /// The severity of a finding.
     pub enum Severity {
-        /// Training is wrong.
+        /// The training computes wrong results.
         Error = "error",
-        /// Training is right, but something is not as it should be.
+        /// The training computes right results, but something is not as it should be.
         Warning = "warning",
     }
 }
 
-/// Norm of one buffer on every rank.
+/// The norm of one buffer on every rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Norms {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch, for points inside the accumulation.
+    /// The microbatch, from 0; `None` for a point after the accumulation.
     pub microbatch: Option<usize>,
-    /// Point of the gradient's journey.
+    /// The point of the gradient's journey.
     pub point: Point,
-    /// True if all ranks hold the same bits; none where they need not.
+    /// True if all ranks hold the same bits; `None` at a point where ranks may hold different values.
     pub agree: Option<bool>,
-    /// Norm by rank; none where it was not seen or is not finite.
+    /// The norms by rank; `None` for a norm that was not observed or is not finite.
     pub norms: Vec<Option<f64>>,
-    /// Difference to rank 0 in percent; empty where ranks hold different parts.
+    /// The difference to the norm of rank 0 in percent, by rank; empty if the ranks hold different parts of the buffer.
     pub difference_percent: Vec<Option<f64>>,
 }
 
 impl Norms {
-    /// Norms with their ranks, in ascending order.
+    /// The known norms with their ranks, in ascending order of the norms.
     pub fn sorted(&self) -> Vec<(f64, usize)> {
         let known = self.norms.iter().enumerate().filter_map(|(rank, norm)| Some(((*norm)?, rank)));
         let mut sorted: Vec<(f64, usize)> = known.collect();
@@ -375,228 +373,229 @@ impl Norms {
     }
 }
 
-/// Loss and gradient norms of a step, as a training log would show them.
+/// The loss and the gradient norms of a step, as a training log would show them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Mean loss over the microbatches of all ranks; none where it was not seen or is not finite.
+    /// The mean loss over the microbatches of all ranks; `None` if the loss was not observed or is not finite.
     pub loss: Option<f64>,
-    /// Global norm of the gradient before clipping, as the engine of rank 0 computed it.
+    /// The global norm of the gradient before clipping, as the engine of rank 0 computed the norm.
     pub gradient_norm: Option<f64>,
-    /// Norm of what the inner optimizers of all ranks consumed, together.
+    /// The norm of the gradient that the inner optimizers of all ranks consumed together.
     pub input_norm: Option<f64>,
 }
 
-/// Ending of a rank, and the last thing that it did.
+/// The outcome and the last action of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rank {
-    /// The rank.
+    /// The number of the rank, from 0.
     pub rank: usize,
-    /// Process id; none if it was never started.
+    /// The process id; `None` if the process was never started.
     pub pid: Option<u32>,
-    /// Outcome of its process; none if that is not known.
+    /// The outcome of the rank's process; `None` if the outcome is unknown.
     pub outcome: Option<Outcome>,
-    /// True if the rank did everything that it was asked to do.
+    /// True if the rank completed all of its work.
     pub finished: bool,
-    /// Last thing that the rank did, in words.
+    /// The last action of the rank, in words.
     pub last: String,
-    /// Account that the rank itself gave of a failure.
+    /// The failure message of the rank itself; `None` if the rank reported no failure.
     pub failure: Option<String>,
-    /// The end of its standard error, if it did not end well.
+    /// The last lines of the rank's standard error; `None` if the rank ended successfully.
     pub stderr: Option<String>,
-    /// Python stacks of the rank of a user's script when it crashed or was ended; that of the main
-    /// thread first.
+    /// The Python stack traces of a user's script at the moment when the rank crashed or was ended; the main thread
+    /// comes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<Stack>,
 }
 
-/// A Python stack.
+/// A Python stack trace of one thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stack {
-    /// Number of the thread: 0 for the main one.
+    /// The number of the thread: 0 for the main thread.
     pub thread: usize,
-    /// The frames, the innermost first.
+    /// The frames of the stack, the innermost frame first.
     pub frames: Vec<Frame>,
 }
 
 impl Rank {
-    /// Outcome of the process in words: `exit code 1`.
+    /// The outcome of the process in words: `exit code 1`.
     pub fn ending(&self) -> String {
         match self.outcome {
             Some(Outcome::Code(code)) => format!("exit code {code}"),
             Some(Outcome::Signal(signal)) => format!("signal {signal}"),
             Some(Outcome::Reaped) => "ended by zprobe".to_owned(),
             Some(Outcome::Lost) => "lost with its machine".to_owned(),
-            Some(Outcome::WithLauncher(signal)) => format!("signal {signal} to its launcher"),
-            Some(Outcome::Unseen) | None => "no known end".to_owned(),
+            Some(Outcome::WithLauncher(signal)) => format!("launcher ended by signal {signal}"),
+            Some(Outcome::Unseen) | None => "outcome unknown".to_owned(),
         }
     }
 }
 
-/// A bucket flush.
+/// A flush of a bucket: the engine reduced the bucket's gradients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flush {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch.
+    /// The microbatch within the step, from 0.
     pub microbatch: usize,
-    /// Number of the flush within the step.
+    /// The number of the flush within the step, from 0.
     pub flush: usize,
-    /// Ranks that flushed this bucket, in this way.
+    /// The ranks that flushed the same bucket for the same reason.
     pub ranks: Vec<usize>,
-    /// Reason for the flush.
+    /// The reason for the flush.
     pub reason: FlushReason,
-    /// Elements in the bucket.
+    /// The number of elements in the bucket.
     pub elements: usize,
-    /// Capacity in elements.
+    /// The capacity of the bucket, in elements.
     pub capacity: usize,
-    /// Parameters in the bucket.
+    /// The names of the parameters in the bucket.
     pub params: Vec<String>,
 }
 
 /// The smallest configuration that still shows a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Minimised {
-    /// Code of the finding.
+    /// The code of the finding.
     pub code: RuleCode,
-    /// Command line that runs the configuration.
+    /// The command line that runs the configuration.
     pub command: String,
-    /// True if everything that could be taken out of it was tried; otherwise the runs were used up.
+    /// True if every possible reduction of the configuration was tried; false if the limit on the number of runs was
+    /// reached first.
     pub complete: bool,
-    /// Configurations that were tried on the way, in order.
+    /// The configurations that were tried, in order.
     pub trials: Vec<Trial>,
 }
 
-/// A configuration that was tried.
+/// A configuration that was tried in the search for the smallest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// Change to the smallest configuration so far.
+    /// The change to the smallest configuration found so far.
     pub change: String,
-    /// Codes of what was found, or else the verdict.
+    /// The codes of the trial's findings; the verdict if there were no findings.
     pub said: String,
-    /// True if the finding was still there, so that the search went on from here.
+    /// True if the trial still showed the finding, so that the search continued from this configuration.
     pub kept: bool,
 }
 
-/// Repeats of the same run. They count from 0.
+/// The repeats of the same run, numbered from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Repeats {
-    /// The verdict on each repeat by itself.
+    /// The verdict on each repeat, by the number of the repeat.
     pub verdicts: Vec<Verdict>,
-    /// The repeat that the report is about: the first of those with the worst verdict.
+    /// The number of the repeat that the report is about: the first repeat with the worst verdict.
     pub shown: usize,
-    /// Number of points of the journey, on all ranks, at which the repeats were compared bit for
-    /// bit.
+    /// The number of points of the journey, on all ranks, at which the repeats were compared bit for bit.
     pub compared: usize,
-    /// Points at which some repeats differ from repeat 0, in the order of the journey.
+    /// The points at which some repeats differ from repeat 0, in the order of the journey.
     pub differences: Vec<RepeatDifference>,
 }
 
-/// A point of the journey at which repeats differ.
+/// A point of the journey at which some repeats differ from repeat 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepeatDifference {
-    /// Optimizer step; none before the first.
+    /// The optimizer step, from 0; `None` for a point before the first step.
     pub step: Option<usize>,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch, from 0; `None` for a point after the accumulation.
     pub microbatch: Option<usize>,
-    /// Rank.
+    /// The rank, from 0.
     pub rank: usize,
-    /// Name of what differs.
+    /// The name of the buffer or value that differs.
     pub what: String,
-    /// Repeats that are not like repeat 0.
+    /// The numbers of the repeats that differ from repeat 0.
     pub repeats: Vec<usize>,
 }
 
-/// Gradient hooks against the autograd graph.
+/// The gradient hooks that fired, compared with the nodes of the autograd graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hooks {
-    /// True if firings of hooks were seen; otherwise, as in a dataflow without hooks, `fired` is
-    /// none.
+    /// True if firings of hooks were observed; if false, as in a dataflow without hooks, `fired` is `None` everywhere.
     pub observed: bool,
-    /// Numbers of `AccumulateGrad` nodes and of hooks that fired, by step, microbatch and rank.
+    /// The number of `AccumulateGrad` nodes and of hooks that fired, for each step, microbatch and rank.
     pub counts: Vec<HookCount>,
-    /// The model's parameters, in flat order: those that `firings` is about.
+    /// The names of the model's parameters, in flat order; the lists in `firings` have the same order.
     #[serde(default)]
     pub params: Vec<String>,
-    /// Nodes and firings of each backward, parameter by parameter.
+    /// The graph nodes and the hook firings of each backward, parameter by parameter.
     #[serde(default)]
     pub firings: Vec<Firings>,
 }
 
-/// Hooks of one backward, parameter by parameter.
+/// The hooks of one backward, parameter by parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Firings {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch.
+    /// The microbatch within the step, from 0.
     pub microbatch: usize,
-    /// Number among the backwards of the microbatch.
+    /// The number of this backward within its microbatch, from 0.
     #[serde(default)]
     pub part: usize,
-    /// Ranks on which it was like this.
+    /// The ranks on which the nodes and firings were the same.
     pub ranks: Vec<usize>,
-    /// By parameter: true if the graph has an `AccumulateGrad` node for it.
+    /// For each parameter, true if the graph has an `AccumulateGrad` node for the parameter.
     pub reached: Vec<bool>,
-    /// Number of gradients that autograd delivered, by parameter; none where that was not watched.
+    /// For each parameter, the number of gradients that autograd delivered; `None` if delivery was not watched.
     pub arrived: Option<Vec<u32>>,
-    /// Number of times that the hook fired, by parameter; none where the dataflow has no hooks.
+    /// For each parameter, the number of times that the hook fired; `None` if firings were not observed.
     pub fired: Option<Vec<u32>>,
 }
 
-/// Hooks of one backward on one rank.
+/// The hooks of one backward on one rank, counted over all parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HookCount {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch.
+    /// The microbatch within the step, from 0.
     pub microbatch: usize,
-    /// Number among the backwards of the microbatch.
+    /// The number of this backward within its microbatch, from 0.
     #[serde(default)]
     pub part: usize,
-    /// Rank.
+    /// The rank, from 0.
     pub rank: usize,
-    /// Number of `AccumulateGrad` nodes in the graph.
+    /// The number of `AccumulateGrad` nodes in the graph.
     pub accumulate_grad_nodes: usize,
-    /// Number of hooks that fired, over all parameters; none where the dataflow has no hooks.
+    /// The number of hooks that fired, over all parameters; `None` if firings were not observed.
     pub fired: Option<usize>,
-    /// Parameters that the graph reaches but whose hook did not fire.
+    /// The names of the parameters that the graph reaches but whose hook did not fire.
     pub silent: Vec<String>,
 }
 
-/// The smallest deviation that this run could have seen.
+/// The smallest deviation that this run could have detected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Power {
-    /// Method by which weights were read.
+    /// The method by which weights were read.
     pub method: Method,
-    /// Smallest change of a weight that would have been a finding, at the optimizer's input.
+    /// The smallest change of a weight at the optimizer's input that would have been a finding; `None` if no weights
+    /// could be read there.
     pub smallest_weight_deviation: Option<f64>,
-    /// Condition number of the least-squares problem; 1 for coded data.
+    /// The condition number of the least-squares problem: 1 for coded data; `None` if no problem was solved.
     pub condition: Option<f64>,
-    /// Smallest change of a single element, in units of one contribution; coded data only.
+    /// The smallest change of a single element that would have been a finding, in units of one contribution; `None` for
+    /// dense data.
     pub smallest_element_deviation: Option<f64>,
-    /// Sentence on the smallest deviation.
+    /// One sentence that states the smallest deviation.
     pub statement: String,
 }
 
 named_enum! {
-    /// Method by which contribution weights were read.
+    /// The method by which contribution weights were read.
     pub enum Method {
-        /// Walsh–Hadamard codes: exact.
+        /// Decoding of Walsh–Hadamard codes, which is exact.
         Coded = "coded",
-        /// Least squares on the recorded local gradients.
+        /// A least-squares fit to the recorded local gradients.
         LeastSquares = "least-squares",
     }
 }
 
 impl Report {
-    /// The exit code that goes with the verdict.
+    /// The exit code that corresponds to the verdict.
     pub fn exit(&self) -> Exit {
         self.verdict.into()
     }
 
-    /// Reason why the engine cannot run this configuration here, and what to do, if everything that
-    /// was found is a limit of this machine: then the run has no answer about the engine.
+    /// The reason why the engine cannot run this configuration on this machine, and what to do; `None` unless every
+    /// finding is such a limit. A run with only such findings says nothing about the engine.
     pub fn limit(&self) -> Option<String> {
         let (first, others) = self.findings.split_first()?;
         let limit = first.limit.as_ref()?;
@@ -607,10 +606,10 @@ impl Report {
             .then(|| format!("{limit}{}", advice.unwrap_or_default()))
     }
 
-    /// `report.json`, with a line feed at the end.
+    /// The content of `report.json`, with a line feed at the end.
     ///
     /// # Errors
-    /// Never for reports that the crate `zprobe-diagnose` builds.
+    /// Reports that the crate `zprobe-diagnose` builds never cause an error.
     pub fn to_json(&self) -> serde_json::Result<String> {
         zprobe_model::visible::json(self)
     }

@@ -1,24 +1,24 @@
-//! Runs of which no maintainer wants an issue, and what to do instead.
+//! Recognises runs about which an issue would be pointless, and says what to do instead.
 
 use super::{Ending, Report, Verdict};
 use zprobe_engines as engines;
 
-/// Reason why an issue about a run would be pointless, and what to do instead; none if it would not.
+/// The reason why an issue about a run would be pointless, and what to do instead; `None` if an issue is worthwhile.
 pub fn pointless(report: &Report) -> Option<String> {
     let spec = &report.run.spec;
     match report.run.ending {
         Ending::Interrupted => {
-            return Some("the run was interrupted: make it again, to its end".to_owned());
+            return Some("the run was interrupted: run it again and let it finish".to_owned());
         }
         Ending::CutOff => {
-            return Some("the trace ends before the run does: make the run again".to_owned());
+            return Some("the trace ends before the run does: run it again".to_owned());
         }
         Ending::Complete => {}
     }
     match report.verdict {
         Verdict::Clean => return Some("nothing is wrong in this run".to_owned()),
         Verdict::Inconclusive => {
-            return Some("the run has no answer: `zprobe show` says why".to_owned());
+            return Some("the run is inconclusive: `zprobe show` gives the reason".to_owned());
         }
         Verdict::Findings | Verdict::Crashed => {}
     }
@@ -34,7 +34,7 @@ pub fn pointless(report: &Report) -> Option<String> {
     });
     if let (Verdict::Crashed, Some(package)) = (report.verdict, missing) {
         return Some(format!(
-            "{} was not imported, which is a fault of the environment: `zprobe doctor` says what is missing",
+            "{} was not imported, which is a problem of the environment: `zprobe doctor` lists what is missing",
             package.title
         ));
     }
@@ -43,7 +43,7 @@ pub fn pointless(report: &Report) -> Option<String> {
         (limits.clone().next(), limits.clone().all(|it| it.is_some()))
     {
         return Some(format!(
-            "it is a limit of the ranks of this machine, which says nothing about gradients: {limit}"
+            "a limit of this machine ended the run, which says nothing about gradients: {limit}"
         ));
     }
     let fixed = report
@@ -53,7 +53,7 @@ pub fn pointless(report: &Report) -> Option<String> {
     if let (Some(Some(bug)), true) = (fixed.clone().next(), fixed.clone().all(|it| it.is_some())) {
         let upgrade = bug.upgrade().map(|command| format!(": {command}"));
         return Some(format!(
-            "it is known as {}, and {}{}",
+            "it is the known bug {}, {}{}",
             bug.name,
             bug.fix(),
             upgrade.unwrap_or_default()
@@ -68,7 +68,7 @@ mod tests {
     use crate::{Finding, KnownBug, Severity, blank};
     use zprobe_model::spec::{Engine, Fault, SpecRequest};
 
-    /// A run of DDP with one finding.
+    /// A report on a DDP run with one finding.
     fn found() -> Report {
         let request = SpecRequest { engine: Some(Engine::Ddp), ..SpecRequest::default() };
         let mut report = blank::report(request.resolve().unwrap());

@@ -1,4 +1,4 @@
-//! Dtype in which sums really ran.
+//! The dtype in which gradients were really summed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,35 +7,34 @@ use zprobe_model::spec::{Dtype, named_enum};
 use zprobe_model::trace::Point;
 
 named_enum! {
-    /// The addends of a sum.
+    /// The kind of gradients that a sum adds up.
     pub enum Over {
-        /// Gradients of a rank's microbatches, as they are accumulated.
+        /// The gradients of a rank's microbatches, which are accumulated.
         Microbatches = "microbatches",
-        /// Gradients of the ranks, as they are reduced.
+        /// The gradients of all ranks, which are reduced.
         Ranks = "ranks",
     }
 }
 
-/// Precision with which gradients were added up that buffers hold at one point of the journey.
+/// The precision with which the gradients in the buffers of one point of the journey were summed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Precision {
-    /// Point of the journey. The accumulator holds sums over microbatches, later points those over
-    /// ranks too.
+    /// The point of the journey. The accumulator holds sums over microbatches; later points also hold sums over ranks.
     pub point: Point,
-    /// The narrowest dtype that the run asked for on the way to this point; of a sum that ran in a narrower one,
-    /// the dtype that was asked for.
+    /// The narrowest dtype that the run requested on the way to this point; if a sum ran in a narrower dtype, the dtype
+    /// that was requested for this sum.
     pub asked: Dtype,
-    /// The dtype that rounds as much as was seen, on the rank and in the step where it was most.
+    /// The dtype whose rounding matches the largest observed error over all ranks and steps.
     pub as_exact_as: Dtype,
-    /// Largest norm of the difference from the sum in fp64, as a share of the norm of that sum.
+    /// The largest norm of the difference from the sum in fp64, relative to the norm of that sum.
     pub relative_error: f64,
-    /// The sum that ran in fewer bits than the run asked for, if one did.
+    /// The sum that ran in a narrower dtype than the run requested; `None` if there is no such sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub narrower: Option<Over>,
 }
 
 impl Precision {
-    /// The precision in a few words.
+    /// The precision in a few words: the point, the dtype and the error.
     pub fn describe(&self) -> String {
         let Self { point, as_exact_as, relative_error, .. } = self;
         let how = match *relative_error {

@@ -1,18 +1,18 @@
-//! The size of a report.
+//! Limits the size of a report.
 
 use super::{Contribution, Report};
 
-/// Most numbers in the weights of a report: three megabytes of indented JSON, 15 bytes a number.
+/// The largest number of weights in a report. At 15 bytes each, they take three megabytes of indented JSON.
 const MOST_NUMBERS: usize = 200_000;
 
 impl Report {
-    /// Leaves out entries of `contributions` until the others fit. Those that are not as planned
-    /// stay longest, and among those alike what the optimizers consumed, then what follows it.
+    /// Leaves out entries of `contributions` until the others fit. Entries that are not as planned are kept first;
+    /// among equals, entries of the optimizers' input come first, then later points before earlier points.
     #[must_use]
     pub fn within_bounds(mut self) -> Self {
         let last_word = self.run.spec.last_word();
         let mut order: Vec<usize> = (0..self.contributions.len()).collect();
-        // The sort is stable: of two that matter alike the earlier stays.
+        // The sort is stable: of two entries with equal keys, the earlier entry is kept.
         order.sort_by_key(|&index| {
             let entry = &self.contributions[index];
             (entry.as_planned, entry.point != last_word, std::cmp::Reverse(entry.point))
@@ -31,7 +31,7 @@ impl Report {
     }
 }
 
-/// Count of numbers in the matrices of an entry.
+/// The number of weights in all matrices of an entry.
 fn size(entry: &Contribution) -> usize {
     let lists = [&entry.weights, &entry.expected, &entry.leftover];
     lists.into_iter().flatten().map(Vec::len).sum()

@@ -1,4 +1,4 @@
-//! Codes of rules, as findings, baselines and rows of the zoo name them.
+//! The codes of rules, as used in findings, in baselines and in rows of the zoo.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,55 +8,54 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Letters before the number of a code.
+/// The letters before the number of a code.
 const PREFIX: &str = "ZP";
 
-/// Code of a rule: `ZP` and three digits, of which the first is that of its [`Family`].
+/// The code of a rule: `ZP` and three digits. The first digit is the rule's [`Family`].
 ///
-/// Codes that this zprobe has no rule for are codes as well: a report of a later release may have
-/// them.
+/// A code need not belong to a rule of this zprobe: a report of a later release may have newer codes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleCode([u8; PREFIX.len() + 3]);
 
-/// Part of a run that a rule looks at, by the first digit of its code.
+/// The part of a run that a rule looks at, by the first digit of the rule's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
-    /// 1xx: contribution weights.
+    /// Codes 1xx: contribution weights.
     Weights,
-    /// 2xx: the autograd graph and hooks.
+    /// Codes 2xx: the autograd graph and gradient hooks.
     Hooks,
-    /// 3xx: buckets.
+    /// Codes 3xx: buckets.
     Buckets,
-    /// 4xx: partitions and placement.
+    /// Codes 4xx: partitions and placement.
     Placement,
-    /// 5xx: precision and the loss scale.
+    /// Codes 5xx: precision and the loss scale.
     Precision,
-    /// 6xx: what the step made of the gradient.
+    /// Codes 6xx: the update that the step computed from the gradient.
     Update,
-    /// 7xx: offload.
+    /// Codes 7xx: offload.
     Offload,
-    /// 8xx: collectives.
+    /// Codes 8xx: collectives.
     Collectives,
-    /// 9xx: the run itself.
+    /// Codes 9xx: the run itself.
     Run,
 }
 
 impl RuleCode {
-    /// The code of a rule in this source.
+    /// The code of a rule, written in zprobe's source as a literal.
     ///
     /// # Panics
-    /// At compile time in a `const`, for a text that is no code.
+    /// If the text is not a code; in a `const`, this is a compile error.
     pub const fn new(text: &str) -> Self {
         match Self::read(text.as_bytes()) {
             Some(code) => code,
-            None => panic!("a code is ZP and three digits, the first of them not 0"),
+            None => panic!("a rule code is ZP and three digits, the first of them not 0"),
         }
     }
 
-    /// Several codes of rules in this source.
+    /// Several codes of rules, written in zprobe's source as literals.
     ///
     /// # Panics
-    /// As [`RuleCode::new`].
+    /// If one of the texts is not a code, as [`RuleCode::new`] does.
     pub const fn all<const N: usize>(texts: [&str; N]) -> [Self; N] {
         let mut codes = [Self(*b"ZP100"); N];
         let mut number = 0;
@@ -79,7 +78,7 @@ impl RuleCode {
 
     /// The code as text: `ZP101`.
     pub fn as_str(&self) -> &str {
-        // Only ASCII is ever read.
+        // The bytes are always ASCII, because `read` accepts nothing else.
         str::from_utf8(&self.0).unwrap_or(PREFIX)
     }
 
@@ -99,15 +98,15 @@ impl RuleCode {
     }
 }
 
-/// A text that is no code of a rule.
+/// The error for a text that is not a rule code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a code is ZP and three digits, for example ZP101")]
+#[error("a rule code is ZP and three digits, for example ZP101")]
 pub struct NotACode;
 
 impl FromStr for RuleCode {
     type Err = NotACode;
 
-    /// Reads a code in capital or small letters.
+    /// Reads a code in uppercase or lowercase letters.
     fn from_str(text: &str) -> Result<Self, NotACode> {
         Self::read(text.as_bytes()).ok_or(NotACode)
     }

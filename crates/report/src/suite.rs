@@ -1,8 +1,8 @@
-//! The report on a suite: many runs, each with its expected and its actual result.
+//! The report on a suite of runs: the expected and the actual result of each run.
 //!
-//! [`Suite`] is what `zprobe check --output-format json` prints; its JSON Schema is checked in as
-//! `schema/check.v1.schema.json`. A single run is a suite of one case, so that the forms that other
-//! programs read need one renderer each.
+//! `zprobe check --output-format json` prints a [`Suite`]; its JSON Schema is checked in as
+//! `schema/check.v1.schema.json`. A single run is a suite of one case, so that each form for other programs needs only
+//! one renderer.
 
 mod causes;
 
@@ -16,26 +16,26 @@ use super::words::amount;
 use super::{Exit, Finding, Report, Schema, Severity, Verdict};
 use zprobe_model::spec::{Engine, any_engine, any_engine_schema, named_enum};
 
-/// A suite and its results.
+/// A suite of probes and its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Suite {
-    /// Version of this format.
+    /// The version of the format.
     pub schema: Schema,
-    /// The process exit code that goes with the suite.
+    /// The exit code of the process that ran the suite.
     pub exit_code: u8,
-    /// Reason why the suite gives no answer about the engines that it is for, if it gives none:
-    /// none of their probes was run.
+    /// The reason why no probe of the real engines was run, so that the suite says nothing about these engines; `None`
+    /// if such a probe was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unchecked: Option<String>,
-    /// Every case, in the order in which they were run.
+    /// All cases, in the order in which they were run.
     pub cases: Vec<Case>,
-    /// Entries of the baseline that need attention.
+    /// The entries of the baseline that need attention.
     pub notices: Vec<Notice>,
-    /// Seconds from start to end.
+    /// The duration of all cases, in seconds.
     pub seconds: f64,
-    /// File that stands for a case which has none of its own: the configuration.
+    /// The path of the configuration file, which stands in for a case that has no file of its own.
     pub file: String,
-    /// Documentation of the rules that have findings, by code.
+    /// The documentation of the rules that have findings, by code.
     #[serde(skip)]
     pub pages: BTreeMap<String, &'static str>,
 }
@@ -43,53 +43,52 @@ pub struct Suite {
 /// A probe on one engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Case {
-    /// The probe's name.
+    /// The name of the probe.
     pub probe: String,
-    /// The engine.
+    /// The engine under test.
     #[serde(deserialize_with = "any_engine")]
     #[schemars(schema_with = "any_engine_schema")]
     pub engine: Engine,
-    /// Description of what the probe tries.
+    /// The description of the probe: which situation it tests.
     pub description: String,
-    /// The probe's file; none for probes that are part of zprobe.
+    /// The path of the probe's file; `None` for a probe that is part of zprobe.
     pub file: Option<String>,
-    /// Command line that runs the case by itself.
+    /// The command line that runs only this case.
     pub command: String,
-    /// Expected result.
+    /// The expected result, in a few words.
     pub expected: String,
-    /// Result, in a few words.
+    /// The actual result, in a few words.
     pub got: String,
-    /// Status of the case.
+    /// The status of the case.
     pub status: Status,
-    /// Reason why the case was skipped or could not be run, and what to do.
+    /// The reason why the case was skipped or could not be run, and what to do; `None` if the case was run.
     pub reason: Option<String>,
-    /// Findings of the run.
+    /// The findings of the run.
     pub findings: Vec<CaseFinding>,
-    /// Versions of what ran, by name.
+    /// The versions of the packages that ran, by name.
     pub versions: BTreeMap<String, String>,
-    /// Duration in seconds.
+    /// The duration of the case, in seconds.
     pub seconds: f64,
-    /// Directory in which the run is recorded, if it was kept.
+    /// The directory in which the run is recorded; `None` if the recording was not kept.
     pub run_dir: Option<std::path::PathBuf>,
 }
 
 named_enum! {
-    /// Status of a case.
+    /// The status of a case.
     pub enum Status {
-        /// As expected.
+        /// The result was as expected.
         Passed = "passed",
-        /// Not as expected, and the baseline accepts everything that was found.
+        /// The result was not as expected, and the baseline accepts all findings.
         Accepted = "accepted",
-        /// Not as expected.
+        /// The result was not as expected.
         Failed = "failed",
         /// The engine crashed or hung.
         Crashed = "crashed",
         /// The run ended without an answer.
         Inconclusive = "inconclusive",
-        /// There was no run.
+        /// The case could not be run.
         NotRun = "not-run",
-        /// The engine is not there, or cannot run the case on this machine, or an earlier failure
-        /// ended the suite.
+        /// The engine is not installed or cannot run the case on this machine, or an earlier failure ended the suite.
         Skipped = "skipped",
     }
 }
@@ -100,44 +99,44 @@ pub struct CaseFinding {
     /// The finding.
     #[serde(flatten)]
     pub finding: Finding,
-    /// Acceptance by the baseline; none if the finding is not accepted.
+    /// The acceptance by the baseline; `None` if the finding is not accepted.
     pub accepted: Option<Acceptance>,
 }
 
-/// Acceptance of a finding: the reason, and the last day.
+/// The acceptance of a finding: the reason, and the last day on which it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Acceptance {
-    /// Reason for accepting the finding.
+    /// The reason for accepting the finding.
     pub reason: String,
-    /// Last day on which the finding is accepted, as `2026-12-31`.
+    /// The last day on which the finding is accepted, as `2026-12-31`.
     pub expires: String,
 }
 
 /// An entry of the baseline that needs attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Notice {
-    /// Kind of the problem.
+    /// The kind of the problem.
     pub kind: NoticeKind,
-    /// The baseline's file.
+    /// The path of the baseline's file.
     pub file: String,
-    /// Line of the entry, from 1.
+    /// The line of the entry, from 1.
     pub line: usize,
-    /// The problem in a sentence.
+    /// One sentence that describes the problem.
     pub message: String,
 }
 
 named_enum! {
-    /// Problem with an entry of a baseline.
+    /// A problem with an entry of a baseline.
     pub enum NoticeKind {
-        /// The entry would accept a finding, but is out of date.
+        /// The entry would accept a finding, but has expired.
         Expired = "expired",
-        /// The entry accepts nothing that was found.
+        /// The entry matches none of the findings.
         Unused = "unused",
     }
 }
 
 impl NoticeKind {
-    /// Severity of the problem: an entry that is out of date hides nothing any more.
+    /// The severity of the problem: an expired entry is an error, because the entry no longer accepts its finding.
     pub const fn severity(self) -> Severity {
         match self {
             Self::Expired => Severity::Error,
@@ -146,7 +145,8 @@ impl NoticeKind {
     }
 }
 
-/// The exit code that goes with many statuses: that of the worst, unless nothing ran.
+/// The exit code for the statuses of several cases: the code of the worst status, or [`Exit::NothingRan`] if every case
+/// was skipped or could not be run.
 pub fn exit(statuses: impl IntoIterator<Item = Status>) -> Exit {
     let statuses: Vec<Status> = statuses.into_iter().collect();
     let none = statuses.iter().all(|it| matches!(it, Status::NotRun | Status::Skipped));
@@ -157,8 +157,8 @@ pub fn exit(statuses: impl IntoIterator<Item = Status>) -> Exit {
 }
 
 impl Suite {
-    /// A suite of these cases; `page` finds the documentation of a rule, `file` stands for cases
-    /// that have none of their own.
+    /// A suite of these cases. `page` finds the documentation of a rule by its code; `file` stands in for cases without
+    /// a file of their own.
     pub fn new(
         cases: Vec<Case>,
         notices: Vec<Notice>,
@@ -173,8 +173,8 @@ impl Suite {
         Self { schema, exit_code, unchecked, cases, notices, seconds, file, pages }
     }
 
-    /// The suite, marked as giving no answer about the engines that it is for; its exit code says
-    /// so even if all is well.
+    /// The suite, marked as one that says nothing about the real engines, with the reason `why`. Its exit code is then
+    /// never that of a success.
     #[must_use]
     pub fn without_answer(mut self, why: String) -> Self {
         self.unchecked = Some(why);
@@ -182,7 +182,8 @@ impl Suite {
         self
     }
 
-    /// The exit code of the process: a suite that would be well is not if it is no answer.
+    /// The exit code of the process. A suite in which all is well but no real engine was checked has the code of
+    /// [`Exit::NothingRan`].
     pub fn exit(&self) -> Exit {
         match exit(self.cases.iter().map(|case| case.status)) {
             Exit::Clean if self.unchecked.is_some() => Exit::NothingRan,
@@ -190,8 +191,8 @@ impl Suite {
         }
     }
 
-    /// Skipped cases in words, by engine and reason: `2 probes of ddp (a, b): no torch`. Cases have their names
-    /// where others of the engine were run.
+    /// The skipped cases in words, by engine and reason: `2 probes of ddp (a, b): no torch`. The probes are named only
+    /// if other probes of the engine were run.
     pub fn skipped(&self) -> Vec<String> {
         let words = |((engine, reason), cases): ((Engine, &str), Vec<&Case>)| {
             let ran = self.cases.iter().any(|it| it.engine == engine && it.run_was_made());
@@ -232,7 +233,7 @@ impl Suite {
         Self::new(vec![case], vec![], file, page)
     }
 
-    /// Number of cases with this status.
+    /// The number of cases with this status.
     pub fn count(&self, status: Status) -> usize {
         self.cases.iter().filter(|case| case.status == status).count()
     }
@@ -240,7 +241,7 @@ impl Suite {
     /// The suite as JSON, with a line feed at the end.
     ///
     /// # Errors
-    /// Never for suites that [`Suite::new`] makes.
+    /// Suites that [`Suite::new`] makes never cause an error.
     pub fn to_json(&self) -> serde_json::Result<String> {
         zprobe_model::visible::json(self)
     }
@@ -254,7 +255,7 @@ impl Acceptance {
 }
 
 impl Status {
-    /// The status of a run that should be clean.
+    /// The status of a case whose run should be clean.
     pub fn of(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Clean => Self::Passed,
@@ -264,7 +265,7 @@ impl Status {
         }
     }
 
-    /// The verdict that counts as much as this status in the exit code of a suite.
+    /// The verdict whose exit code a suite with this status has.
     const fn verdict(self) -> Verdict {
         match self {
             Self::Passed | Self::Accepted | Self::Skipped => Verdict::Clean,
@@ -274,24 +275,24 @@ impl Status {
         }
     }
 
-    /// True if somebody has to do something about it.
+    /// True if a case with this status needs attention.
     pub const fn is_bad(self) -> bool {
         matches!(self, Self::Failed | Self::Crashed | Self::Inconclusive | Self::NotRun)
     }
 }
 
 impl Case {
-    /// The engine and the probe: `deepspeed/stage1-bf16`.
+    /// The id of the case, made of the engine and the probe: `deepspeed/stage1-bf16`.
     pub fn id(&self) -> String {
         format!("{}/{}", self.engine, self.probe)
     }
 
-    /// True if there was a run.
+    /// True if the case was run.
     pub fn run_was_made(&self) -> bool {
         !matches!(self.status, Status::NotRun | Status::Skipped)
     }
 
-    /// Reason why the case is not well, in a line: `expected clean, got ZP101 boundary-leak`.
+    /// The reason why the case needs attention, in one line: `expected clean, got ZP101 boundary-leak`.
     pub fn complaint(&self) -> String {
         match &self.reason {
             Some(reason) => reason.clone(),

@@ -1,59 +1,59 @@
-//! Timeline of every rank: phases and collectives, from the times in the trace.
+//! The timeline of every rank: its phases and collectives, from the times in the trace.
 
 use zprobe_model::trace::{CollectiveOp, Event, Outcome, Phase, Record, Trace};
 
-/// Timeline of every rank. Times are nanoseconds since the first record, as the senders' clocks
-/// tell it.
+/// The timeline of every rank. Times are in nanoseconds since the first record: those of the senders' clocks, corrected
+/// to the clock of rank 0's machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     /// The earliest time of any record, in nanoseconds since the Unix epoch.
     pub start_ns: u64,
-    /// Length of the recording, in nanoseconds; 0 for a trace without times.
+    /// The length of the recording, in nanoseconds; 0 for a trace without times.
     pub length_ns: u64,
-    /// Lanes, by rank.
+    /// The lanes of the ranks, by rank.
     pub lanes: Vec<Lane>,
-    /// Every time at which something happened, ascending.
+    /// The times of all records, ascending and without duplicates.
     pub moments: Vec<u64>,
 }
 
-/// Timeline of one rank.
+/// The timeline of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
-    /// Phases, in order, without overlap.
+    /// The phases of the rank, in order and without overlap.
     pub spans: Vec<Span>,
-    /// Collectives that it entered, in order.
+    /// The collectives that the rank entered, in order.
     pub calls: Vec<Call>,
-    /// Time at which its process was gone, and its outcome.
+    /// The time at which the rank's process was gone, and its outcome; `None` if the trace has no end of the process.
     pub end: Option<(u64, Outcome)>,
-    /// True if the rank did everything that it was asked to do.
+    /// True if the rank completed all of its work.
     pub finished: bool,
 }
 
 /// A phase of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Step, microbatch and phase; none for the start-up of the rank.
+    /// The step, the microbatch and the phase; `None` for the start-up of the rank.
     pub what: Option<(usize, usize, Phase)>,
-    /// Beginning.
+    /// The time at which the phase began.
     pub from: u64,
-    /// End: the next phase, or the end of the rank.
+    /// The time at which the next phase began or the rank ended.
     pub to: u64,
 }
 
 /// A collective on one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The operation.
+    /// The operation of the collective.
     pub op: CollectiveOp,
-    /// Time at which the rank entered it.
+    /// The time at which the rank entered the collective.
     pub from: u64,
-    /// The rank's next event: it had left the collective by then. The end of the rank if there is
-    /// none.
+    /// The time of the rank's next event, by which it had left the collective; without a next event, the time at which
+    /// the rank ended.
     pub to: u64,
 }
 
 impl Timeline {
-    /// Reads the times of a trace.
+    /// Makes the timeline from the records of a trace.
     pub fn new(trace: &Trace) -> Self {
         let clocks = Clocks::of(trace);
         let times = || trace.records.iter().map(|record| clocks.time(record));
@@ -84,9 +84,9 @@ impl Timeline {
     }
 }
 
-/// The clocks of all ranks' machines.
+/// The differences between the clocks of the ranks' machines.
 struct Clocks {
-    /// Time by which the clock of each rank is ahead of that of rank 0, in nanoseconds.
+    /// By rank, the time in nanoseconds by which the rank's clock is ahead of the clock of rank 0.
     ahead_ns: Vec<i64>,
 }
 
@@ -101,7 +101,7 @@ impl Clocks {
         Self { ahead_ns }
     }
 
-    /// Time of a record on the clock of rank 0, in nanoseconds since the Unix epoch.
+    /// The time of a record on the clock of rank 0, in nanoseconds since the Unix epoch.
     fn time(&self, record: &Record) -> u64 {
         let rank = match record.event {
             Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. } => Some(rank),
@@ -112,11 +112,11 @@ impl Clocks {
     }
 }
 
-/// A lane while the trace is read.
+/// A lane that is still being built while the trace is read.
 #[derive(Clone, Default)]
 struct Open {
     lane: Lane,
-    /// True if the last span has no end yet; `in_call` is the same of the last call.
+    /// True if the last span has no end yet; `in_call` is true if the last call has no end yet.
     in_span: bool,
     in_call: bool,
 }
@@ -165,7 +165,7 @@ impl Open {
         }
     }
 
-    /// Ends the phase and the collective that a rank was in when it ended.
+    /// Ends the phase and the collective in which the rank ended, and returns the finished lane.
     fn close(mut self, length_ns: u64) -> Lane {
         let end = self.lane.end.map_or(length_ns, |(t, _)| t);
         self.end_span(end);

@@ -1,18 +1,18 @@
-//! Words that findings and renderers share, so that both say the same thing the same way.
+//! Formats numbers, ranks and weights for findings and renderers, so that both use the same words.
 
 use std::collections::HashMap;
 
-/// A weight with as many digits as it takes, three at most.
+/// A weight as text, with at most three decimals and without trailing zeros.
 pub fn weight_text(weight: f64) -> String {
     let text = format!("{weight:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Largest distance from 1 that rounding in fp32 makes of it.
+/// The largest distance from 1 that is attributed to rounding in fp32.
 const ROUNDING: f64 = 1e-6;
 
-/// A multiple of what is right: as a weight, or with the digits that tell it from 0 and from 1.
+/// A multiple of the right value as text, with enough decimals to differ from 0 and from 1.
 pub fn multiple_text(multiple: f64) -> String {
     let from_one = (multiple - 1.0).abs();
     if multiple != 0.0 && multiple.abs() < 1e-3 {
@@ -25,22 +25,21 @@ pub fn multiple_text(multiple: f64) -> String {
     }
 }
 
-/// A small number, as precise as a person needs.
+/// A number as text, with its first two significant digits.
 pub fn two_digits(number: f64) -> String {
     let places = places(number);
     format!("{number:.places$}")
 }
 
-/// Digits behind the point, at most 12, that show the first two digits of a number.
+/// The number of decimals, at most 12, that show the first two significant digits of a number.
 fn places(number: f64) -> usize {
     (1.0 - number.abs().log10().floor()).clamp(0.0, 12.0) as usize
 }
 
-/// Largest count of numbers that are named one by one; more are named as ranges.
+/// The largest number of ranks or steps that are listed one by one; more are listed as ranges.
 const NAMED: usize = 8;
 
-/// Numbers with their noun: `step 0`, or `steps 0, 1 and 2`; of many numbers `ranks 0-4094 and
-/// 4096`.
+/// Numbers with their noun: `step 0`, or `steps 0, 1 and 2`; for many numbers, ranges: `ranks 0-4094 and 4096`.
 pub fn counted(noun: &str, numbers: &[usize]) -> String {
     let texts = runs(numbers);
     if let ([run], 2..) = (&texts[..], numbers.len()) {
@@ -55,7 +54,7 @@ pub fn counted(noun: &str, numbers: &[usize]) -> String {
     }
 }
 
-/// Numbers in words; of many, which ascend, consecutive ones as a range.
+/// Numbers as texts; many numbers, which must ascend, become ranges of consecutive numbers.
 pub fn runs(numbers: &[usize]) -> Vec<String> {
     if numbers.len() <= NAMED {
         return numbers.iter().map(usize::to_string).collect();
@@ -68,7 +67,7 @@ pub fn runs(numbers: &[usize]) -> Vec<String> {
     runs.map(text).collect()
 }
 
-/// A line for each rank, `rank 0: text`; of many ranks, those with equal texts together.
+/// A line for each rank, `rank 0: text`; if there are many ranks, those with equal texts share a line.
 pub fn by_rank(texts: impl IntoIterator<Item = (usize, String)>) -> Vec<String> {
     let texts: Vec<(usize, String)> = texts.into_iter().collect();
     let apart = texts.len() <= NAMED;
@@ -86,7 +85,7 @@ pub fn by_rank(texts: impl IntoIterator<Item = (usize, String)>) -> Vec<String> 
     lines.into_iter().map(|(text, ranks)| format!("{}: {text}", counted("rank", &ranks))).collect()
 }
 
-/// Name of a gradient of an earlier step by its microbatch: `−1·m0` is the first microbatch of the step before.
+/// The name of a gradient of an earlier step: `−1·m0` is the first microbatch of the previous step.
 pub fn earlier_gradient(steps_back: usize, microbatch: usize) -> String {
     format!("−{steps_back}·m{microbatch}")
 }
@@ -106,11 +105,11 @@ fn plural(noun: &str) -> String {
     format!("{noun}{ending}")
 }
 
-/// Largest count of weights that are written down one by one.
+/// The largest number of weights of a matrix that are written one by one.
 const WRITTEN: usize = 64;
 
-/// A matrix in words, `[[1, 2], [1, 0]]`: one row a source rank, one column a microbatch. Of a
-/// large matrix the weight that most have, and those that differ: `1, but for rank 17: m3 0`.
+/// A matrix as text, `[[1, 2], [1, 0]]`: one row for each source rank, one column for each microbatch. For a large
+/// matrix, the most frequent weight and the exceptions: `all 1, but for rank 17: m3 0`.
 pub fn matrix_text(weights: &[Vec<f64>]) -> String {
     let count: usize = weights.iter().map(Vec::len).sum();
     if count > WRITTEN {
@@ -130,12 +129,12 @@ pub fn matrix_text(weights: &[Vec<f64>]) -> String {
     format!("[{}]", rows.join(", "))
 }
 
-/// A text in one line.
+/// A text in one line: line feeds become spaces.
 pub fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-/// The first few of many names.
+/// The names as a list, of which only the first few are written if there are many.
 pub fn abridged(names: &[String]) -> String {
     const SHOWN: usize = 4;
     if names.len() <= SHOWN {
@@ -144,7 +143,7 @@ pub fn abridged(names: &[String]) -> String {
     format!("{} and {} more", names[..SHOWN].join(", "), names.len() - SHOWN)
 }
 
-/// The weight that most have, and what differs from it: `rank 17: m3 0`.
+/// The most frequent weight of a matrix, and the weights that differ from it: `rank 17: m3 0`.
 pub fn exceptions(weights: &[Vec<f64>]) -> (String, Vec<String>) {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for &weight in weights.iter().flatten() {

@@ -1,20 +1,20 @@
-//! Compares the result of a run with what was expected of it.
+//! Compares the result of a run with the expected result.
 
 use super::{Expectation, Release, Row};
 use zprobe_report::{Report, Verdict};
 
-/// Result of a run, compared with what was expected of it.
+/// The result of a run, compared with the expected result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
-    /// Result of the run, in a few words.
+    /// The result of the run, in a few words.
     pub got: String,
-    /// True if the result was expected.
+    /// True if the result is the expected one.
     pub ok: bool,
 }
 
 impl Row {
-    /// Compares a report with what is expected of one of the releases: the bug must be seen, and
-    /// recognised, where it is.
+    /// Compares a report with the expectation for one of the releases. If the release has the bug, the finding must
+    /// also be recognised as this known bug.
     pub fn judge(&self, release: &Release, report: &Report) -> Judgement {
         let mut judgement = release.expect.judge(report);
         let mut known = report.findings.iter().flat_map(|finding| &finding.known);
@@ -29,7 +29,7 @@ impl Row {
 }
 
 impl Expectation {
-    /// Compares a report with what is expected of it.
+    /// Compares a report with this expectation.
     pub fn judge(&self, report: &Report) -> Judgement {
         let first = report.findings.first().map(|finding| finding.code);
         let ok = match self {
@@ -66,7 +66,7 @@ pub fn got(report: &Report) -> String {
     parts.join(", ")
 }
 
-/// All texts of a report that may be the engine's own words.
+/// All texts of a report that may hold the engine's own words.
 pub(super) fn words(report: &Report) -> impl Iterator<Item = &str> {
     let ranks = report.ranks.iter().flat_map(|rank| [&rank.failure, &rank.stderr]);
     let findings = report.findings.iter().flat_map(|finding| {

@@ -1,8 +1,7 @@
-//! Recognises findings that are bugs known to the zoo.
+//! Recognises findings that are known bugs of the zoo.
 //!
-//! A finding is a known bug where all of this fits: the rule that saw it (or the engine's own
-//! words), the versions that really ran, the optimizer that the engine really chose, and the
-//! settings.
+//! A finding is a known bug if all of the following fit: the rule that saw the finding (or the engine's own words),
+//! the versions that really ran, the optimizer that the engine really chose, and the settings.
 
 use std::collections::BTreeMap;
 
@@ -15,53 +14,52 @@ use super::{Expectation, Row, registry};
 use zprobe_model::spec::Dtype;
 use zprobe_report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
-/// Name of the fact that has the trainers and engines of a user's script, one after the other.
+/// The name of the fact that lists the trainers and engines of a user's script.
 pub const TRAINERS: &str = "trainers";
 
-/// Fields of the specification that DeepSpeed tells of itself in a user's script, each with the name of the fact.
+/// The fields of the specification that DeepSpeed reports in a user's script, each with the name of the fact.
 const TOLD: [(&str, &str); 2] =
     [("stage", "zero_optimization_stage"), ("grad_accum_dtype", "grad_acc_dtype")];
 
-/// Value of a field that the engine of a script has not told.
+/// The value of a field that the engine of a script has not reported.
 const NOT_TOLD: &str = "not told";
 
-/// Text in [`Known::when`] for a value that is left to the engine.
+/// The text in [`Known::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
 
-/// Conditions that a run must meet for one of its findings to be this bug.
+/// The conditions that a run must meet for one of its findings to be this bug.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// Versions that have the bug, by package: all must fit. No specifier means every version.
+    /// The versions that have the bug, by package; all packages must fit. An empty specifier means every version.
     pub affected: BTreeMap<String, VersionSpecifiers>,
-    /// The first release without the bug; none if there is none.
+    /// The first release without the bug; `None` if all releases have the bug.
     #[serde(default)]
     pub fixed: Option<Version>,
-    /// Class that wraps the inner optimizer, if the bug is in such a class.
+    /// The class that wraps the inner optimizer, if the bug is in such a class.
     #[serde(default)]
     pub optimizer_class: Option<String>,
-    /// Values that fields of the [`RunSpec`](zprobe_model::spec::RunSpec) may have, by the dotted paths of
-    /// the fields in `report.json`. A field that is a list must hold one of the values, or all of
-    /// those of a value that is a list; `"unset"` stands for null.
+    /// The values that fields of the [`RunSpec`](zprobe_model::spec::RunSpec) may have, by the dotted paths of the fields in
+    /// `report.json`. A list must hold one of the values, and if that value is itself a list, all its elements;
+    /// `"unset"` stands for null.
     #[serde(default)]
     pub when: BTreeMap<String, Vec<Value>>,
-    /// Codes of other findings that the bug leads to, for example in later steps: they are this bug
-    /// if it shows itself in the same run.
+    /// The codes of other findings that the bug leads to, for example in later steps. They count as this bug if the
+    /// bug itself shows in the same run.
     #[serde(default)]
     pub wake: Vec<RuleCode>,
-    /// Name of the trainer or engine that a user's script must have: `transformers.Trainer`.
+    /// The name of the trainer or engine that a user's script must have: `transformers.Trainer`.
     #[serde(default)]
     pub trainer: Option<String>,
-    /// Part of the finding's message, where its code alone says too little.
+    /// A part of the finding's message, needed where the code does not identify the bug.
     #[serde(default)]
     pub says: Option<String>,
-    /// True if only CPU ranks have the bug: then it is a limit of them, and says nothing about
-    /// GPUs.
+    /// True if only CPU ranks have the bug. Then the bug is a limit of CPU ranks, and says nothing about GPUs.
     #[serde(default)]
     pub cpu_only: bool,
 }
 
-/// Names the known bug of every finding that is one.
+/// Adds the known bugs to every finding of a report that is one of them.
 pub fn name_known_bugs(report: &mut Report) {
     if report.findings.is_empty() {
         return;
@@ -84,7 +82,7 @@ pub fn name_known_bugs(report: &mut Report) {
     }
 }
 
-/// The specification of a run as JSON, with what the engine of a user's script tells of itself.
+/// The specification of a run as JSON, with the settings that the engine of a user's script has reported.
 fn specification(report: &Report) -> Option<Value> {
     let mut spec = serde_json::to_value(&report.run.spec).ok()?;
     if report.run.spec.script().is_some() {
@@ -96,7 +94,7 @@ fn specification(report: &Report) -> Option<Value> {
     Some(spec)
 }
 
-/// A value in the words of an engine: `1`, `torch.float32`.
+/// A value that an engine has reported: `1`, `torch.float32`.
 fn told_value(text: &str) -> Value {
     let dtype = match text {
         "torch.bfloat16" => Some(Dtype::Bf16),
@@ -109,7 +107,7 @@ fn told_value(text: &str) -> Value {
 }
 
 impl Row {
-    /// Returns true if a finding is this bug.
+    /// Returns true if a finding is the bug of this row.
     fn is_known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> bool {
         let Some(known) = self.known.as_ref().filter(|known| known.fits(report, spec)) else {
             return false;
@@ -118,7 +116,7 @@ impl Row {
             self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
-        // The engine of a script shows in the class that wraps the optimizer, and it tells a part of its settings.
+        // The class that wraps the optimizer shows the engine of a script, which reports only some of its settings.
         let is_told = |field: &String| field == "dtype" || TOLD.iter().any(|(it, _)| it == field);
         let is_of_script = report.run.spec.script().is_some()
             && known.optimizer_class.is_some()
@@ -128,8 +126,7 @@ impl Row {
         is_engine && is_said && (shows(finding) || is_in_wake())
     }
 
-    /// Description of the bug for a report; none if the row does not say when a finding is this
-    /// bug.
+    /// The description of the bug for a report; `None` if the row does not say when a finding is this bug.
     pub fn known_bug(&self) -> Option<KnownBug> {
         let known = self.known.as_ref()?;
         Some(KnownBug {
@@ -147,7 +144,7 @@ impl Row {
 }
 
 impl Known {
-    /// Returns true if the versions, optimizer and settings of a run are those that the bug needs.
+    /// Returns true if the versions, the optimizer and the settings of a run are those that the bug needs.
     fn fits(&self, report: &Report, spec: &Value) -> bool {
         let is_affected = |(package, versions): (&String, &VersionSpecifiers)| {
             let version = report.run.versions.get(package).and_then(|text| text.parse().ok());
@@ -162,13 +159,14 @@ impl Known {
             && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
     }
 
-    /// The package whose release `fixed` is without the bug: the one that has the bug in others alone.
+    /// The package in which the release `fixed` is the first without the bug: the package that does not have the bug
+    /// in that version.
     fn package_of(&self, fixed: &Version) -> Option<String> {
         let mut others = self.affected.iter().filter(|(_, versions)| !versions.contains(fixed));
         others.next().map(|(package, _)| package.clone())
     }
 
-    /// Affected versions for people: `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
+    /// The affected versions for people: `deepspeed >=0.18.5, <0.19.0`; `every release of torch`.
     pub(super) fn affected_text(&self) -> String {
         let parts = self.affected.iter().map(|(package, versions)| {
             if versions.is_empty() {
@@ -186,7 +184,8 @@ fn at<'s>(spec: &'s Value, path: &str) -> &'s Value {
     path.split('.').fold(spec, |value, field| &value[field])
 }
 
-/// Returns true if a field has one of these values, or is a list that holds one, or all of one that is a list.
+/// Returns true if a field has one of these values, or is a list that holds one of them. For a value that is itself a
+/// list, the field must hold all its elements.
 fn is_one_of(field: &Value, values: &[Value]) -> bool {
     match field {
         Value::Null => values.iter().any(|value| value == UNSET),
@@ -199,12 +198,12 @@ fn is_one_of(field: &Value, values: &[Value]) -> bool {
 }
 
 impl Expectation {
-    /// Returns true if a finding is the one that is expected where the bug is.
+    /// Returns true if a finding is the one that this expectation describes.
     fn is_shown_by(&self, report: &Report, finding: &Finding) -> bool {
         match self {
             Self::Clean => false,
             Self::Finding(code) => finding.code == *code,
-            // Where the engine did not crash, the rule alone decides.
+            // Where the engine did not crash, only the rule decides.
             Self::Crash { finding: Some(code), .. } if report.verdict != Verdict::Crashed => {
                 finding.code == *code
             }

@@ -1,11 +1,10 @@
-//! The zoo: real bugs of released engines, each with releases that have it, releases that do not,
-//! and the result that `zprobe run` must have on them; or of released trainers, with a script and the
-//! result of `zprobe exec`.
+//! The zoo: real bugs of released engines and trainers. Each bug has releases that show it, releases that do not, and
+//! the result that a run must have on each release: `zprobe run` for an engine, `zprobe exec` with a script for a
+//! trainer.
 //!
-//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads one,
-//! [`Expectation::judge`] compares what was expected with a run's
-//! [`Report`](zprobe_report::Report), and [`name_known_bugs`] recognises the bugs of the zoo in any
-//! run.
+//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads the file, [`Expectation::judge`]
+//! compares a run's [`Report`](zprobe_report::Report) with the expected result, and [`name_known_bugs`] recognises
+//! the bugs of the zoo in any run.
 
 mod judge;
 mod known;
@@ -25,63 +24,63 @@ pub use packages::Packages;
 pub use read::ReadError;
 pub use script::Script;
 
-/// A bug, or another thing worth trying on several releases.
+/// A row of the zoo: a bug, or something else that is worth trying on several releases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Name of the row, which is that of its file.
+    /// The name of the row, which is also the name of its file.
     pub name: String,
     /// The bug in a few words.
     pub title: String,
-    /// Pull requests, issues and other places that tell of the bug.
+    /// The addresses of pull requests, issues and other pages about the bug.
     pub links: Vec<String>,
-    /// The engine that has the bug; [`Engine::Script`] where it is in a trainer.
+    /// The engine that has the bug; [`Engine::Script`] where the bug is in a trainer.
     pub engine: Engine,
-    /// Description of what goes wrong.
+    /// The description of what goes wrong.
     pub summary: String,
-    /// Cause of the bug: the engine's file and function.
+    /// The cause of the bug: the engine's file and function.
     pub cause: String,
-    /// Workaround for releases without the fix.
+    /// The workaround for releases without the fix.
     pub workaround: String,
-    /// Arguments of `zprobe run`, word by word; none for a script.
+    /// The arguments of `zprobe run`, word by word; empty for a row with a script.
     pub run: Vec<String>,
-    /// The script that shows the bug, if it is in a trainer.
+    /// The script that shows the bug; `None` if the bug is in an engine.
     pub script: Option<Script>,
-    /// Conditions that a run must meet for one of its findings to be this bug; none if the row has
-    /// none.
+    /// The conditions that a run must meet for one of its findings to be this bug; `None` if the row has no
+    /// conditions.
     pub known: Option<Known>,
-    /// Releases on which the row is tried.
+    /// The releases on which the row is tried.
     pub releases: Vec<Release>,
 }
 
-/// A set of packages, and the result to expect of it.
+/// A set of packages, and the result that a run with them must have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Release {
-    /// Packages in the environment; none where the engine needs no Python.
+    /// The packages of the environment; empty where the engine needs no Python.
     pub packages: Packages,
-    /// Arguments behind those of the row: a workaround, for example.
+    /// The arguments after those of the row, for example a workaround.
     pub extra: Vec<String>,
-    /// Result that the run must have.
+    /// The result that the run must have.
     pub expect: Expectation,
 }
 
-/// Result that a run must have.
+/// The result that a run must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expectation {
-    /// The verdict `clean`.
+    /// The verdict must be `clean`.
     Clean,
-    /// A first finding with this code.
+    /// The first finding must have this code.
     Finding(RuleCode),
-    /// The verdict `crashed`, with the engine's own words.
+    /// The verdict must be `crashed`, with the engine's own words.
     Crash {
-        /// Part of the engine's message.
+        /// A part of the engine's message.
         message: String,
-        /// Code of the first finding, if that is known as well.
+        /// The code that the first finding must have; `None` if the code does not matter.
         finding: Option<RuleCode>,
     },
 }
 
 impl Row {
-    /// Arguments of `zprobe run` for one of the releases, without `--python` and `--out`.
+    /// The arguments of `zprobe run` for one of the releases, without `--python` and `--out`.
     pub fn arguments<'a>(&'a self, release: &'a Release) -> impl Iterator<Item = &'a str> {
         self.run.iter().chain(&release.extra).map(String::as_str)
     }
@@ -114,11 +113,11 @@ impl Row {
         )
     }
 
-    /// The command that shows the bug, for people.
+    /// The command that shows the bug, as people type it.
     pub fn command(&self) -> String {
         match &self.script {
             None => {
-                // What a release needs beside the row's own flags, it needs to show the bug.
+                // The first release with the bug may need flags besides those of the row to show the bug.
                 let shows = self.releases.iter().find(|it| it.expect != Expectation::Clean);
                 let extra = shows.iter().flat_map(|release| &release.extra);
                 let words: Vec<_> = self.run.iter().chain(extra).map(String::as_str).collect();
@@ -135,7 +134,7 @@ impl Row {
 }
 
 impl Release {
-    /// Packages and extra arguments, for people: `deepspeed 0.18.9, torch 2.11.0`.
+    /// The packages and extra arguments, for people: `deepspeed 0.18.9, torch 2.11.0`.
     pub fn label(&self) -> String {
         let packages =
             if self.packages.is_empty() { "zprobe".to_owned() } else { self.packages.to_string() };
@@ -146,7 +145,7 @@ impl Release {
         }
     }
 
-    /// Returns true if one of the packages has this version, or is this `name==version`.
+    /// Returns true if `text` is the version of one of the packages, or the `name==version` of one.
     pub fn matches(&self, text: &str) -> bool {
         self.packages.iter().any(|(name, version)| {
             let version = version.to_string();

@@ -1,4 +1,4 @@
-//! Packages that an environment holds.
+//! The packages of an environment, with their versions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use pep440_rs::Version;
 use serde::{Deserialize, Serialize};
 
-/// Packages with the one version of each, by name: `torch` 2.11.0, `deepspeed` 0.18.9.
+/// Packages with one version each, sorted by name: `deepspeed` 0.18.9, `torch` 2.11.0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Packages(BTreeMap<String, Version>);
@@ -17,17 +17,17 @@ impl Packages {
         self.0.is_empty()
     }
 
-    /// The version of a package.
+    /// The version of the package `name`; `None` if the package is not included.
     pub fn version(&self, name: &str) -> Option<&Version> {
         self.0.get(name)
     }
 
-    /// Each package with its version, by name.
+    /// Iterates over the packages and their versions, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Version)> {
         self.0.iter().map(|(name, version)| (name.as_str(), version))
     }
 
-    /// A name for files: `deepspeed-0.18.9-torch-2.11.0`.
+    /// A name for files and directories: `deepspeed-0.18.9-torch-2.11.0`.
     pub fn file_name(&self) -> String {
         let parts: Vec<String> =
             self.iter().map(|(name, version)| format!("{name}-{version}")).collect();
@@ -56,7 +56,7 @@ impl Extend<(String, Version)> for Packages {
     }
 }
 
-/// Packages for people: `deepspeed 0.18.9, torch 2.11.0`.
+/// The packages in words: `deepspeed 0.18.9, torch 2.11.0`.
 impl fmt::Display for Packages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts: Vec<String> =

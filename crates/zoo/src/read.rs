@@ -1,4 +1,4 @@
-//! Reads a row from its file: strictly, with file and key in every complaint.
+//! Reads a row from its file; every error names the file and the key.
 
 use serde::Deserialize;
 
@@ -8,32 +8,32 @@ use zprobe_model::document::{Complaint, Document};
 use zprobe_model::spec::Engine;
 use zprobe_report::RuleCode;
 
-/// Error in the file of a row of the zoo.
+/// An error in the file of a row of the zoo.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file is no TOML, or has other keys or types.
+    /// The file is not TOML, or has unknown keys or wrong types.
     #[error(transparent)]
     Syntax(#[from] Complaint),
-    /// A value is not what it has to be.
+    /// A value is not allowed.
     #[error("{file}: {key}: {problem}")]
     Value {
-        /// The file.
+        /// The path of the file.
         file: String,
         /// The key, for example `release[2].expect`.
         key: String,
-        /// Description of the error, and of what to write instead.
+        /// The description of the error, with advice on the right value.
         problem: String,
     },
 }
 
-/// A row as it is in its file.
+/// The content of a row's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     name: String,
     title: String,
     links: Vec<String>,
-    /// With `run`; a row with a script has neither.
+    /// The engine of the row. `engine` and `run` come together; a row with a script has neither.
     engine: Option<String>,
     summary: String,
     cause: String,
@@ -44,7 +44,7 @@ struct File {
     release: Vec<FileRelease>,
 }
 
-/// A `[[release]]` as it is in the file.
+/// A `[[release]]` entry of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileRelease {
@@ -52,11 +52,11 @@ struct FileRelease {
     packages: Packages,
     #[serde(default)]
     extra: String,
-    /// `clean`, `crash` or a rule's code.
+    /// The expected result: `clean`, `crash` or a rule's code.
     expect: String,
-    /// Part of the engine's message; only with `crash`.
+    /// A part of the engine's message; only with `crash`.
     message: Option<String>,
-    /// Code of the first finding; only with `crash`.
+    /// The code of the first finding; only with `crash`.
     finding: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-/// A key, and what is wrong with its value.
+/// A key, and the problem with its value.
 type Wrong = (String, String);
 
 impl File {
@@ -93,7 +93,7 @@ impl File {
             ("workaround", &self.workaround),
         ] {
             if text.trim().is_empty() {
-                return wrong(key, "is empty; say it, or say that it is not known".to_owned());
+                return wrong(key, "is empty; write a text, or write that it is not known".to_owned());
             }
         }
         let (engine, run) = match (&self.script, &self.engine, &self.run) {
@@ -107,12 +107,12 @@ impl File {
             _ => {
                 return wrong(
                     "run",
-                    "is required beside `engine`; a row with `script` has neither".to_owned(),
+                    "is required with `engine`; a row with `script` has neither".to_owned(),
                 );
             }
         };
         if self.release.is_empty() {
-            return wrong("release", "is empty; name a release to try it on".to_owned());
+            return wrong("release", "is empty; name a release to try the row on".to_owned());
         }
         let releases = self.release.into_iter().enumerate().map(|(at, release)| {
             release.check().map_err(|(key, problem)| (format!("release[{at}].{key}"), problem))
@@ -133,16 +133,16 @@ impl File {
     }
 }
 
-/// The engine of a row, and the arguments of `zprobe run`.
+/// The engine of a row, and its arguments of `zprobe run`.
 fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), Wrong> {
     let Some(known) = Engine::CHOICES.iter().find(|known| known.name() == engine) else {
         let known: Vec<&str> = Engine::CHOICES.iter().map(|engine| engine.name()).collect();
         let known = known.join(", ");
-        return Err(("engine".to_owned(), format!("`{engine}` is none of {known}")));
+        return Err(("engine".to_owned(), format!("`{engine}` is not one of {known}")));
     };
     let run = split("run", run)?;
     if !run.windows(2).any(|pair| pair == ["--engine", known.name()]) {
-        let problem = format!("does not say `--engine {known}`, as `engine` does");
+        let problem = format!("does not have `--engine {known}`, the engine of the row");
         return Err(("run".to_owned(), problem));
     }
     Ok((*known, run))
@@ -160,7 +160,7 @@ impl Expectation {
     /// Reads the expectation from the keys `expect`, `message` and `finding` of a file.
     ///
     /// # Errors
-    /// The key that is wrong, and why.
+    /// The wrong key, and the reason why it is wrong.
     pub fn parse(
         expect: &str,
         message: Option<String>,
@@ -173,7 +173,7 @@ impl Expectation {
         match (expect, message, finding) {
             ("crash", Some(message), finding) => Ok(Self::Crash { message, finding }),
             ("crash", None, _) => {
-                Err(("message", "is missing; a crash needs a part of what the engine says"))
+                Err(("message", "is missing; a crash needs a part of the engine's message"))
             }
             (_, Some(_), _) => Err(("message", "is only for `expect = \"crash\"`")),
             (_, _, Some(_)) => Err(("finding", "is only for `expect = \"crash\"`")),

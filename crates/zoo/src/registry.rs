@@ -7,7 +7,7 @@ use super::Row;
 /// Declares the rows by the names of their files.
 macro_rules! rows {
     ($($name:literal,)*) => {
-        /// Path and text of each file in `probes/zoo`, by name.
+        /// The path and text of each file in `probes/zoo`, sorted by name.
         pub const FILES: &[(&str, &str)] = &[$((
             concat!("probes/zoo/", $name, ".toml"),
             include_str!(concat!("../../../probes/zoo/", $name, ".toml")),

@@ -1,4 +1,4 @@
-//! Scripts of rows about trainers: those of `examples/train`, with the edits of the row.
+//! Scripts for rows about trainers: the scripts of `examples/train`, changed by the edits of the row.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// Declares the scripts by the names of their files.
 macro_rules! scripts {
     ($($name:literal,)*) => {
-        /// Name and text of each script.
+        /// The name and text of each script.
         const FILES: &[(&str, &str)] = &[$((
             $name,
             include_str!(concat!("../../../examples/train/", $name)),
@@ -32,40 +32,40 @@ scripts! {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Name of the script in `examples/train`.
+    /// The name of the script in `examples/train`.
     pub file: String,
-    /// Ranks that torchrun starts; none where the script starts them itself, or is one process.
+    /// The number of ranks that torchrun starts; `None` where the script starts its ranks itself, or is one process.
     pub ranks: Option<usize>,
-    /// Arguments of the script, as a shell splits them.
+    /// The arguments of the script, in one text that is split as by a shell.
     pub flags: String,
-    /// Options of `zprobe exec`.
+    /// The options of `zprobe exec`, in one text that is split as by a shell.
     #[serde(default)]
     pub options: String,
-    /// Edits of the script, made in turn.
+    /// The edits of the script, made in this order.
     #[serde(default)]
     pub edit: Vec<Edit>,
 }
 
-/// An edit of a script.
+/// A replacement of text in a script.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// Text that occurs in the script exactly once.
+    /// The text to replace, which occurs in the script exactly once.
     pub old: String,
-    /// Text in its place.
+    /// The text that replaces `old`.
     pub new: String,
 }
 
 impl Script {
-    /// The text of the script with its edits.
+    /// The text of the script after its edits.
     ///
     /// # Errors
-    /// When there is no such script, or what an edit replaces does not stand there exactly once.
+    /// When there is no such script, or the old text of an edit does not occur exactly once.
     pub fn text(&self) -> Result<String, String> {
         let known = || FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let text = FILES.iter().find(|(name, _)| *name == self.file).map(|(_, text)| *text);
         let mut text =
-            text.ok_or_else(|| format!("`{}` is none of {}", self.file, known()))?.to_owned();
+            text.ok_or_else(|| format!("`{}` is not one of {}", self.file, known()))?.to_owned();
         for Edit { old, new } in &self.edit {
             match text.matches(old.as_str()).count() {
                 1 => text = text.replacen(old.as_str(), new, 1),
@@ -75,7 +75,7 @@ impl Script {
         Ok(text)
     }
 
-    /// Writes the script, and what it imports, into a directory.
+    /// Writes the script, and the modules that it imports, into a directory.
     ///
     /// # Errors
     /// When the directory cannot be written.
@@ -87,7 +87,7 @@ impl Script {
         fs::write(dir.join(&self.file), self.text().map_err(io::Error::other)?)
     }
 
-    /// The command that starts the script with an interpreter, without the interpreter itself.
+    /// The arguments that make an interpreter start the script.
     pub fn command(&self) -> Vec<String> {
         let torchrun = self
             .ranks
@@ -96,7 +96,7 @@ impl Script {
         words.map(str::to_owned).chain([self.file.clone()]).chain(split(&self.flags)).collect()
     }
 
-    /// Options of `zprobe exec`, word by word.
+    /// The options of `zprobe exec`, word by word.
     pub fn exec_options(&self) -> Vec<String> {
         split(&self.options)
     }

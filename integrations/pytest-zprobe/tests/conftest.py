@@ -1,4 +1,4 @@
-"""The tests run the plugin as users do: in a pytest of its own, with a real zprobe and real engines."""
+"""The tests run the plugin as users do, in a separate pytest with a real zprobe and real engines."""
 
 import os
 
@@ -8,7 +8,7 @@ pytest_plugins = ["pytester"]
 
 PROGRAM = os.environ["ZPROBE_PROGRAM"]
 
-#: A training loop over DDP that is right, or clears gradients in the middle of a step.
+#: A training loop with DDP, which is correct, or with --clear zeroes the gradients in the middle of a step.
 TRAIN = """
 import contextlib, sys
 import torch
@@ -35,7 +35,7 @@ for step in range(4):
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project whose tests find zprobe by its variable alone."""
+    """A project whose tests find zprobe only through the variable ``ZPROBE_PROGRAM``."""
     for name in [name for name in os.environ if name.startswith("ZPROBE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ZPROBE_PROGRAM", PROGRAM)

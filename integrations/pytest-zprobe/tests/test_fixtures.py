@@ -1,4 +1,4 @@
-"""The fixtures: reports of runs, and of training scripts."""
+"""Tests of the fixtures, which return reports on runs and training scripts."""
 
 
 def test_the_report_of_a_run_is_there_for_assertions_of_ones_own(project):

@@ -1,4 +1,4 @@
-"""The marker: a run before the body of a test, which fails, is skipped or goes on."""
+"""Tests of the marker, which makes a run before the body of a test: the test fails, is skipped or goes on."""
 
 import sys
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_the_body_of_a_test_is_run_after_a_clean_run_and_not_after_findings(proj
 
 
 def test_a_run_that_this_machine_cannot_make_is_skipped_with_its_reason(project, monkeypatch):
-    # The highest of oneDNN's instruction sets without fp16.
+    # This is the highest instruction set of oneDNN without fp16.
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     project.makepyfile(
         """
@@ -59,7 +59,7 @@ def test_a_run_that_this_machine_cannot_make_is_skipped_with_its_reason(project,
         ("stge=1", "*UsageError: zprobe run: unexpected argument '--stge' found*"),
         ("ga=0", "*UsageError: zprobe run: --ga 0: must be at least 1*"),
         ("'deepspeed'", "*UsageError: the marker zprobe takes flags by their names*"),
-        ("out='here'", "*UsageError: out: the plugin itself gives this flag to zprobe*"),
+        ("out='here'", "*UsageError: out: the plugin itself sets this flag of zprobe*"),
         ("engine='ddp', python='/no/where'", "*UsageError: zprobe run: *cannot start /no/where*"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Flags of zprobe out of keywords of Python."""
+"""Tests of the conversion from Python keywords to flags of zprobe."""
 
 import pytest
 

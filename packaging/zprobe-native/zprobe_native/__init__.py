@@ -1,1 +1,1 @@
-"""The native engine of zprobe: the program `zprobe-rank`, which `zprobe` finds here and starts."""
+"""The native engine of zprobe: a package with the program `zprobe-rank`, which `zprobe` finds and starts."""

@@ -1,4 +1,4 @@
-//! `zprobe bisect step`: one run for `git bisect run`, which goes by its exit code.
+//! `zprobe bisect step`: makes one run for `git bisect run`, and judges the commit by the exit code.
 
 use std::path::PathBuf;
 
@@ -17,28 +17,28 @@ use zprobe_zoo::got;
 use crate::cli::interpreter::{Python, elsewhere};
 use crate::cli::nodes::refuse_launcher;
 
-/// Exit code that makes `git bisect run` skip a commit.
+/// The exit code that makes `git bisect run` skip a commit.
 const SKIP: Exit = Exit::OfCommand(125);
 
-/// Exit code that ends `git bisect run`: any smaller one would call the commit bad.
+/// The exit code that ends `git bisect run`: a smaller one would mark the commit as bad.
 pub const ABORT: Exit = Exit::OfCommand(128);
 
-/// Arguments of `zprobe bisect step`.
+/// The arguments of `zprobe bisect step`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory of a recorded run that shows the finding: bad is the same rule with the same weights
-    /// [default: bad is any finding, or that of --code]
+    /// Directory of a recorded run that shows the finding: a commit is bad if it shows the same rule with the same
+    /// weights [default: bad if it shows any finding, or the one of --code]
     run_dir: Option<PathBuf>,
 
-    /// Rule that makes a commit bad
+    /// Rule whose finding makes a commit bad
     #[arg(long, value_name = "CODE", conflicts_with = "run_dir")]
     code: Option<String>,
 
-    /// Call a commit good that shows the finding, and bad if it does not: for the first good one
+    /// Swap good and bad, to find the first commit without the finding: good shows it, bad does not
     #[arg(long)]
     fixed: bool,
 
-    /// Make the run so many times, where chance has a hand in the finding
+    /// Make the run N times, for a finding that occurs only sometimes
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: usize,
 
@@ -53,8 +53,8 @@ pub struct Args {
     request: SpecRequest,
 }
 
-/// Makes the run. Whatever keeps it from being made ends the bisection: the same would happen at the next
-/// commit.
+/// Makes the run and judges the commit. An error before the run ends the bisection, because it would occur at the
+/// next commit, too.
 pub fn main(args: &Args) -> Result<Exit> {
     refuse_launcher("bisect step")?;
     ensure!(args.repeat > 0, "--repeat 0: must be at least 1");
@@ -74,7 +74,10 @@ pub fn main(args: &Args) -> Result<Exit> {
         Some((report, _)) => report.run.spec,
         None => args.request.clone().resolve()?,
     };
-    ensure!(spec.script().is_none(), "a run of your own script cannot be made again here");
+    ensure!(
+        spec.script().is_none(),
+        "bisect cannot repeat a run of your own script; give an engine with --engine"
+    );
     let python = args.python.choose();
     python.must_have(spec.engine())?;
     if let Some(warning) = elsewhere(&python, spec.engine(), &std::env::current_dir()?) {

@@ -1,8 +1,8 @@
-//! Configuration files: `zprobe.toml`, or `[tool.zprobe]` in `pyproject.toml`, whichever is closest
-//! upwards from the working directory.
+//! Configuration files: `zprobe.toml`, or `[tool.zprobe]` in `pyproject.toml`, in the working directory or its
+//! closest parent that has one.
 //!
-//! Its sections `[run]` and `[check]` hold flags of these commands by their long names. A value of the
-//! file takes the place of a flag's default, so that a flag and its environment variable win over it.
+//! The sections `[run]` and `[check]` hold the flags of these commands by their long names. A value of the file
+//! replaces the default of a flag, so a flag and its environment variable win over the file.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,16 +16,16 @@ use zprobe_model::document::{Complaint, Document, Flags};
 
 use super::flags;
 
-/// Name of the configuration file that belongs to zprobe alone.
+/// The name of the configuration file that only zprobe reads.
 pub const FILE: &str = "zprobe.toml";
 
-/// Name of the configuration file that other programs share.
+/// The name of the configuration file that zprobe shares with other programs.
 const SHARED: &str = "pyproject.toml";
 
-/// Commands that have a section.
+/// The commands that have a section in a configuration file.
 const SECTIONS: [&str; 2] = ["run", "check"];
 
-/// Choice of the configuration file.
+/// The flags that choose the configuration file.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Choice {
     /// Configuration file [default: the closest zprobe.toml, or pyproject.toml with [tool.zprobe]]
@@ -37,10 +37,10 @@ pub struct Choice {
     pub no_config: bool,
 }
 
-/// A configuration file.
+/// A configuration file that was read.
 #[derive(Debug)]
 pub struct Config {
-    /// Path of the file.
+    /// The path of the configuration file.
     pub path: PathBuf,
     document: Document,
     sections: Sections,
@@ -67,10 +67,10 @@ struct Tool {
 }
 
 impl Choice {
-    /// The file that is read for a command that runs in `dir`, if there is any.
+    /// Reads the configuration file for a command that runs in `dir`; `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be read, or is not what it should be.
+    /// Fails if the file cannot be read or parsed.
     pub fn find(&self, dir: &Path) -> Result<Option<Config>> {
         if self.no_config {
             return Ok(None);
@@ -95,7 +95,7 @@ fn no_section(path: &Path) -> String {
 }
 
 impl Config {
-    /// Reads a configuration file; none if there is no such file, or nothing in it for zprobe.
+    /// Reads a configuration file; `None` if the file does not exist or has nothing for zprobe.
     fn read(path: &Path) -> Result<Option<Self>> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -107,7 +107,7 @@ impl Config {
         let document = Document { file: path.display().to_string(), text };
         let shared = path.file_name().is_some_and(|name| name == SHARED);
         let sections = if shared {
-            // Mistakes in a file that says nothing of zprobe concern other programs.
+            // Syntax errors in a file that does not mention zprobe are none of its business.
             if !document.text.contains("zprobe") {
                 return Ok(None);
             }
@@ -118,8 +118,8 @@ impl Config {
         Ok(sections.map(|sections| Self { path: path.to_owned(), document, sections }))
     }
 
-    /// The same command line with the values of this file as defaults. Every section is checked, not
-    /// only that of the command that is about to run.
+    /// The clap command with the values of this file as defaults. Every section is checked, not only that of the
+    /// command that is about to run.
     fn layer(&self, mut command: Command) -> Result<Command> {
         let base = self.path.parent().unwrap_or(Path::new(""));
         for (name, table) in SECTIONS.iter().zip([&self.sections.run, &self.sections.check]) {
@@ -136,7 +136,7 @@ impl Config {
     }
 }
 
-/// A complaint about a file; one about a section that is none, with the place where flags stand.
+/// Adds to a complaint about an unknown section the sections in which flags belong.
 fn advised(mut complaint: Complaint) -> Complaint {
     let [run, check] = SECTIONS;
     if complaint.problem.ends_with(&format!("there are {run}, {check}")) {
@@ -147,16 +147,16 @@ fn advised(mut complaint: Complaint) -> Complaint {
     complaint
 }
 
-/// True if a file may set the flag: a file says neither which file is read nor what is given for a
-/// single run.
+/// True if a file may set the flag: all but the choice of the file itself, `--help`, and the arguments of a rank
+/// program.
 fn is_configurable(arg: &Arg) -> bool {
     !matches!(arg.get_id().as_str(), "config" | "no_config" | "help" | "rank_args")
 }
 
-/// Parses a command line, with a configuration file below it where the command has a section.
+/// Parses a command line; if the command has a section in the configuration file, its values are the defaults.
 ///
 /// # Errors
-/// When the file is wrong, or the command line, or it asks for help.
+/// Fails if the file or the command line is wrong, and if the command line asks for help.
 pub fn matches(command: Command, line: &[OsString]) -> Result<ArgMatches> {
     let first = command.clone().try_get_matches_from(line)?;
     match found(&first)? {

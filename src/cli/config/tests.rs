@@ -1,4 +1,4 @@
-//! Tests of the order in which values win, and of the complaints about a file that is wrong.
+//! Tests of the precedence of flags, variables and configuration files, and of the errors for wrong files.
 
 use clap::FromArgMatches as _;
 use clap::builder::Resettable;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cli::{Cli, Command as Chosen};
 
-/// Files in a directory.
+/// A temporary directory with these files, given by name and text.
 fn files(files: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -23,14 +23,14 @@ fn find(dir: &TempDir, from: &str) -> Result<Option<Config>> {
     Choice::default().find(&dir.path().join(from))
 }
 
-/// The whole command line without the environment of this process.
+/// zprobe's clap command, in which `run` and `check` read no environment variables.
 fn command() -> Command {
     use clap::CommandFactory as _;
     let without = |section: Command| section.mut_args(|arg| arg.env(Resettable::Reset));
     Cli::command().mut_subcommand("run", without).mut_subcommand("check", without)
 }
 
-/// Specification of `zprobe run` with these words above the configuration file of `dir`.
+/// The specification of `zprobe run` with the flags `words` and the configuration file of `dir`.
 fn spec(dir: &TempDir, words: &[&str]) -> Result<zprobe_model::spec::RunSpec> {
     spec_of(command(), dir, words)
 }
@@ -77,7 +77,7 @@ fn the_closest_file_wins_and_zprobe_s_own_before_a_shared_one() {
 #[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file_and_that_over_the_default() {
     let dir = files(&[(FILE, "[run]\nga = 3\nsteps = 5\nseed = 7\n")]);
-    // clap holds the value of a variable beside the flag; PATH is always set.
+    // clap stores a variable's value with the flag. The test uses PATH, because it is always set.
     let path: &'static str = Box::leak(std::env::var("PATH").unwrap().into_boxed_str());
     let with_variable = command().mut_subcommand("run", |run| {
         run.mut_arg("out", |arg| arg.env("PATH")).mut_arg("steps", |arg| arg)

@@ -1,4 +1,4 @@
-//! The files of a gate, as texts.
+//! The contents of the files that `zprobe init` writes.
 
 use std::collections::BTreeMap;
 
@@ -9,49 +9,49 @@ use zprobe_zoo::Packages;
 
 use crate::cli::config;
 
-/// The file in which most projects name what they need.
+/// The file in which most projects list their dependencies.
 pub const REQUIREMENTS: &str = "requirements.txt";
 
-/// Path of the workflow.
+/// The path of the workflow for GitHub Actions.
 const WORKFLOW: &str = ".github/workflows/zprobe.yml";
 
-/// Files that every gate has.
+/// The files that `zprobe init` always writes.
 pub const ALWAYS: [&str; 2] = [config::FILE, WORKFLOW];
 
-/// Path of the hooks of pre-commit.
+/// The path of the configuration file of pre-commit.
 pub const HOOK: &str = ".pre-commit-config.yaml";
 
-/// The workflow, with words in capitals for what depends on the project.
+/// The workflow as a template, with words in capitals as placeholders for the values of a project.
 const TEMPLATE: &str = include_str!("workflow.yml");
 
-/// Facts about a project of which the files of its gate are made.
+/// The facts about a project that its generated files depend on.
 pub struct Gate {
-    /// Engines that must be right.
+    /// The engines that the gate checks.
     pub engines: Vec<Engine>,
-    /// Packages that are installed, which the workflow installs.
+    /// The installed packages with their versions, which the workflow installs, too.
     pub packages: Packages,
-    /// Version of the interpreter, `3.11.7`.
+    /// The version of the interpreter, for example `3.11.7`.
     pub python_version: String,
-    /// Path of the interpreter, if it is a part of the project and was named.
+    /// The path of the interpreter; `None` unless `--python` names one inside of the project.
     pub python: Option<String>,
-    /// DeepSpeed files, each a probe of its own.
+    /// The DeepSpeed files of the project; each becomes a probe.
     pub configurations: Vec<Own>,
-    /// True if the project has a file of requirements.
+    /// True if the project has a `requirements.txt`.
     pub requirements: bool,
 }
 
-/// A configuration of the user's, for an engine.
+/// A DeepSpeed file of the user, and the probe that runs it.
 pub struct Own {
-    /// The engine that it is for.
+    /// The engine that runs the DeepSpeed file.
     pub engine: Engine,
-    /// Path of the file.
+    /// The path of the DeepSpeed file.
     pub file: String,
-    /// Path of the probe that runs the configuration.
+    /// The path of the probe's TOML file.
     pub probe: String,
 }
 
 impl Own {
-    /// A configuration for an engine, with a probe that none of the `others` has.
+    /// Names the probe of a DeepSpeed file after the file, and differently from the probes of the `others`.
     pub fn new(engine: Engine, file: String, others: &[Self]) -> Self {
         let stem = file.strip_suffix(".json").unwrap_or(&file);
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
@@ -74,10 +74,10 @@ impl Own {
 }
 
 impl Gate {
-    /// All files, each with its path.
+    /// All files of the gate but the hook of pre-commit: paths and contents.
     ///
     /// # Errors
-    /// Never for the recipe of a release.
+    /// Fails if zprobe's recipe for environments is wrong, which a release's recipe never is.
     pub fn files(&self) -> Result<Vec<(String, String)>> {
         let mut files = vec![(config::FILE.to_owned(), self.configuration())];
         files.extend(self.configurations.iter().map(|own| (own.probe.clone(), own.text())));
@@ -88,18 +88,18 @@ impl Gate {
     fn configuration(&self) -> String {
         let engines = list(self.engines.iter().map(|engine| engine.name().to_owned()));
         let probes = match &self.configurations[..] {
-            [] => "# Probes of your own, in place of the standard suite (docs/gate-it-in-ci.md):\n\
+            [] => "# Your own probes, in place of the standard suite (docs/gate-it-in-ci.md):\n\
                    # probes = [\"probes\"]\n"
                 .to_owned(),
             own => format!(
-                "# Without this key: the standard suite.\n\
+                "# Without this key the standard suite runs.\n\
                  probes = {}\n",
                 list(own.iter().map(|own| own.probe.clone()))
             ),
         };
         let python = match &self.python {
             Some(path) => format!("python = {}\n", quoted(path)),
-            None => "# Else VIRTUAL_ENV, CONDA_PREFIX, .venv, or python3 on PATH:\n\
+            None => "# The default is VIRTUAL_ENV, CONDA_PREFIX, .venv, or python3 on PATH:\n\
                      # python = \".venv\"\n"
                 .to_owned(),
         };
@@ -109,9 +109,9 @@ impl Gate {
             .map_or_else(String::new, |own| format!("deepspeed-config = {}\n", quoted(&own.file)));
         let same = self.python.as_ref().map_or("", |_| &python);
         format!(
-            "# Keys are the long names of flags: `zprobe check --help`, `zprobe run --help`. Flags win.\n\n\
-             [check]\n{probes}# One that is not there fails the gate.\nengine = {engines}\n{python}\
-             # Findings that are accepted for a time; --write-baseline makes the file.\n\
+            "# Keys are the long names of flags (`zprobe check --help`, `zprobe run --help`). Flags win.\n\n\
+             [check]\n{probes}# The check fails if one of these engines is not installed.\nengine = {engines}\n{python}\
+             # Findings that are accepted until they expire; --write-baseline makes the file.\n\
              # baseline = \"zprobe-baseline.toml\"\n\n[run]\nengine = \"{engine}\"\n{own}{same}"
         )
     }
@@ -129,8 +129,8 @@ impl Gate {
         Ok(text.replace("INSTALL", &self.install()?.join("\n            ")))
     }
 
-    /// Commands that install the engines as `zprobe provision` does, the last of them from the file of
-    /// requirements if there is one.
+    /// The commands that install the engines as `zprobe provision` does; the last one installs `requirements.txt` if
+    /// the project has it.
     fn install(&self) -> Result<Vec<String>> {
         let plan = Plan::new(&self.packages).context("the recipe for environments is wrong")?;
         let pip = |from_source: bool, variables: &BTreeMap<String, String>, what: &str| {
@@ -155,7 +155,7 @@ impl Gate {
     }
 }
 
-/// The hook for pre-commit, which starts the `zprobe` on `PATH`.
+/// The path and the content of a pre-commit configuration, whose hook starts the `zprobe` on `PATH`.
 pub fn pre_commit() -> (String, String) {
     let text = "repos:\n  - repo: local\n    hooks:\n      - id: zprobe-check\n        name: zprobe check\n        \
                 entry: zprobe check --output-format concise\n        language: system\n        files: \
@@ -164,12 +164,12 @@ pub fn pre_commit() -> (String, String) {
     (HOOK.to_owned(), text.to_owned())
 }
 
-/// A string of TOML.
+/// A string in TOML syntax.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-/// An array of TOML.
+/// An array of strings in TOML syntax.
 fn list(words: impl Iterator<Item = String>) -> String {
     toml::Value::from(words.collect::<Vec<_>>()).to_string()
 }
@@ -178,7 +178,7 @@ fn list(words: impl Iterator<Item = String>) -> String {
 mod tests {
     use super::*;
 
-    /// The gate of a project with DeepSpeed and a file of requirements.
+    /// The gate of a project with DeepSpeed and a `requirements.txt`.
     fn sample() -> Gate {
         let packages = [("torch", "2.11.0"), ("deepspeed", "0.19.8")];
         let packages = packages.map(|(name, version)| (name.to_owned(), version.parse().unwrap()));
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// After a change: `ZPROBE_BLESS=1 cargo test --bin zprobe` writes the sample anew.
+    /// After a change of the template, `ZPROBE_BLESS=1 cargo test --bin zprobe` updates the sample.
     #[test]
     fn the_sample_workflow_is_one_that_init_writes() {
         let sample = sample().workflow().unwrap();

@@ -1,4 +1,4 @@
-//! `zprobe init`: the files of a gate, made of what this project and its Python have.
+//! `zprobe init`: writes the files of a CI gate, for the engines and the DeepSpeed files of this project.
 
 mod files;
 mod search;
@@ -22,21 +22,21 @@ use zprobe_zoo::Packages;
 use super::{config, interpreter, run};
 use files::{Gate, Own};
 
-/// Arguments of `zprobe init`.
+/// The arguments of `zprobe init`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     python: interpreter::Python,
 
-    /// Also write .pre-commit-config.yaml, with a hook that runs the suite
+    /// Also write .pre-commit-config.yaml, with a hook that runs `zprobe check`
     #[arg(long)]
     pre_commit: bool,
 
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long)]
     force: bool,
 
-    /// Print the files, and write none
+    /// Print the files instead of writing them
     #[arg(long)]
     dry_run: bool,
 
@@ -52,20 +52,20 @@ pub fn main(args: &Args) -> Result<Exit> {
     }
     let has_gate = files::ALWAYS.iter().all(|path| Path::new(path).exists());
     if args.pre_commit && has_gate && !args.force && !args.dry_run {
-        // The gate is there, and only the hook is missing.
+        // The other files exist, so that only the hook is written.
         let (path, text) = files::pre_commit();
         write(&path, &text, false)?;
         return Ok(Exit::Clean);
     }
     let is_careful = !args.force && !args.dry_run;
     if is_careful {
-        // Before the interpreter is asked, which takes a while.
+        // This comes before the query of the interpreter, which takes a while.
         refuse_replaced(files::ALWAYS)?;
     }
     let chosen = args.python.choose();
     let (machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let checks = engines(&machine, &python);
-    // Checks are in the order of `Engine::CHOICES`.
+    // The checks are in the order of `Engine::CHOICES`.
     let there: Vec<(Engine, &Check)> = Engine::CHOICES
         .iter()
         .copied()
@@ -112,20 +112,20 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-/// Refuses a directory below the root of a repository: GitHub reads workflows in the root alone.
+/// Refuses a directory below the root of a repository, because GitHub reads workflows only in the root.
 fn refuse_place() -> Result<()> {
     let dir = std::env::current_dir().context("cannot find the working directory")?;
     let root = dir.ancestors().find(|dir| dir.join(".git").exists());
     match root {
         Some(root) if root != dir => bail!(
-            "the workflow belongs into the root of the repository; run `zprobe init` in {}",
+            "the workflow belongs in the root of the repository; run `zprobe init` in {}",
             root.display()
         ),
         _ => Ok(()),
     }
 }
 
-/// Reason why no engine can run, which is the first that a real one gives.
+/// The reason why no engine can run: that of the first real engine.
 fn reason(checks: &[Check]) -> String {
     let real = Engine::CHOICES.iter().zip(checks);
     let check = real.filter(|(engine, _)| zprobe_engines::of(**engine).is_real()).map(|it| it.1);
@@ -135,8 +135,8 @@ fn reason(checks: &[Check]) -> String {
         .unwrap_or_default()
 }
 
-/// The engines that the gate is for: those with a package of their own, because nobody installs these for
-/// nothing, or else all that torch brings and that stand for themselves.
+/// The engines that the gate checks: those with a package of their own (installed on purpose, presumably), or else
+/// all that come with torch.
 fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
     let package = |engine: &Engine| {
         zprobe_engines::of(*engine).python.as_ref().is_some_and(|it| it.package.is_some())
@@ -146,7 +146,7 @@ fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
     if own.is_empty() { engines().collect() } else { own }
 }
 
-/// The installed packages that engines need, by release: what a build calls itself beside that is cut off.
+/// The installed packages of all engines with their release versions; a build's local suffix (`+cpu`) is cut off.
 fn packages(python: &Python) -> Result<Packages> {
     let installed = zprobe_engines::packages().filter_map(|package| {
         let version = python.version(&package).value()?.clone();
@@ -162,7 +162,7 @@ fn packages(python: &Python) -> Result<Packages> {
         .collect()
 }
 
-/// The DeepSpeed files of this project that can be run here; why another one cannot is said.
+/// The DeepSpeed files of this project that can run here. Prints the reason for each file that cannot.
 fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> Result<Vec<Own>> {
     let takes = |engine: &Engine| engine.traits().deepspeed_file == DeepSpeedFile::PassedOn;
     let Some(engine) = there.iter().map(|(engine, _)| *engine).find(takes) else {
@@ -173,11 +173,11 @@ fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> R
     let found = search::deepspeed_files(Path::new("."))?;
     if found.more > 0 {
         let files = amount(found.more, "more DeepSpeed file");
-        say(format_args!("left out: {files}; write probes for them, as for those that were found"));
+        say(format_args!("left out: {files}; write probes for them like the generated ones"));
     }
     if found.is_cut {
         say(
-            "left out: files behind the first 20,000 of this directory, in the order of their names",
+            "left out: all files after the first 20,000 directory entries, in the order of their names",
         );
     }
     for file in found.files {
@@ -197,33 +197,34 @@ fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> R
     Ok(own)
 }
 
-/// A path below the working directory, from there; none for a place that the others of a project do not have.
+/// The path relative to the working directory; `None` for a path outside of it, which other users of the project do
+/// not have.
 fn inside(path: &Path) -> Option<String> {
     let dir = std::env::current_dir().ok()?;
     let path = std::path::absolute(path).ok()?;
     Some(path.strip_prefix(dir).ok()?.to_str()?.to_owned())
 }
 
-/// Refuses to replace the hooks that the project has, even with `--force`: most are not zprobe's.
+/// Refuses to replace the project's hooks, even with `--force`, because most of them belong to other programs.
 fn refuse_hook() -> Result<()> {
     let (path, text) = files::pre_commit();
     ensure!(
         !Path::new(&path).exists(),
-        "{path} is there already, and is not replaced; add this to it, and leave out --pre-commit:\n\n{text}"
+        "{path} is there already and is never replaced; add this to it, and leave out --pre-commit:\n\n{text}"
     );
     Ok(())
 }
 
-/// Refuses to replace one of these files, or a section for zprobe in a file that others share.
+/// Refuses to replace one of these files, or to override existing settings of zprobe, for example in `pyproject.toml`.
 fn refuse_replaced<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<()> {
     if let Some(path) = files.into_iter().find(|path| Path::new(path).exists()) {
         bail!(
-            "{path} is there already; --force replaces it, and --dry-run prints what would be written"
+            "{path} is there already; --force replaces it, and --dry-run prints the files instead of writing them"
         );
     }
     if let Some(found) = config::Choice::default().find(Path::new("."))? {
         bail!(
-            "{} has settings of zprobe already; with --force {} is written, and read in its place",
+            "{} already has settings of zprobe; --force writes {}, which is then read instead",
             found.path.strip_prefix(".").unwrap_or(&found.path).display(),
             config::FILE
         );
@@ -235,7 +236,7 @@ fn write(path: &str, text: &str, force: bool) -> Result<()> {
     let dir = Path::new(path).parent().unwrap_or(Path::new(""));
     let mut options = OpenOptions::new();
     options.write(true);
-    // Nothing that came into being meanwhile is replaced, either.
+    // A file that was created in the meantime is not replaced, either.
     if force {
         options.create(true).truncate(true)
     } else {

@@ -1,4 +1,4 @@
-//! DeepSpeed files in a project, looked for within bounds.
+//! Searches a project for DeepSpeed configuration files, within limits on depth, entries and size.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Most directories below each other that are looked into.
+/// The search goes this many directories deep.
 const DEPTH: usize = 4;
 
-/// Most entries that are looked at: a project has some thousand, its data may have millions.
+/// The search ends after this many directory entries: a project has some thousand, its data may have millions.
 const ENTRIES: usize = 20_000;
 
-/// Largest file, in bytes, that may be one.
+/// Files of this size, in bytes, or larger are not searched.
 const BYTES: u64 = 1 << 20;
 
-/// Most files that are returned; the others are for probes of the user's own.
+/// At most this many files are returned; users can write probes for the others.
 const FILES: usize = 8;
 
-/// The section that makes a JSON file one of DeepSpeed's.
+/// A JSON file with this key counts as a DeepSpeed file.
 const SECTION: &str = "\"zero_optimization\"";
 
-/// DeepSpeed files below a directory.
+/// The DeepSpeed files that were found below a directory.
 pub struct Found {
-    /// Paths from the directory, in the order of their names.
+    /// The paths relative to the directory, sorted.
     pub files: Vec<String>,
-    /// Number of files that were found beyond these.
+    /// The number of further files that were found.
     pub more: usize,
-    /// True if not all entries were looked at.
+    /// True if the search ended early, after `ENTRIES` directory entries.
     pub is_cut: bool,
 }
 
@@ -49,7 +49,7 @@ pub fn deepspeed_files(root: &Path) -> Result<Found> {
 fn look(dir: &Path, depth: usize, left: &mut usize, found: &mut Vec<PathBuf>) -> Result<()> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let mut entries: Vec<_> = entries.filter_map(Result::ok).collect();
-    // The same files whatever the order of the directory, if there are too many.
+    // Sorted, so that the same files are found in any order of the directory if the search is cut.
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         if *left == 0 {
@@ -58,7 +58,7 @@ fn look(dir: &Path, depth: usize, left: &mut usize, found: &mut Vec<PathBuf>) ->
         *left -= 1;
         let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
         if kind.is_dir() && depth > 0 && !is_left_out(&path) {
-            // A directory that cannot be read holds nothing that a gate could read.
+            // `zprobe check` could not read files in an unreadable directory, either.
             let _ = look(&path, depth - 1, left, found);
         } else if kind.is_file() && is_one(&path) {
             found.push(path);
@@ -67,7 +67,7 @@ fn look(dir: &Path, depth: usize, left: &mut usize, found: &mut Vec<PathBuf>) ->
     Ok(())
 }
 
-/// True for a directory whose files are no part of the project.
+/// True for a directory whose files do not belong to the project: hidden ones, build outputs and environments.
 fn is_left_out(dir: &Path) -> bool {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let is_made = ["node_modules", "target", "build", "dist", "wandb"].contains(&&*name);

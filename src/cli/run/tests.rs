@@ -1,4 +1,4 @@
-//! Tests that the command of a run leads to the same run.
+//! Tests that the command in a report leads to the specification of the reported run.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use zprobe_zoo::registry;
 
 use super::*;
 
-/// Reads the command of a specification as a user would type it.
+/// The specification that results when the command of `spec` is parsed again.
 fn read_back(spec: &RunSpec) -> RunSpec {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("ds.json");
@@ -72,7 +72,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
         for engine in ["native", "deepspeed"] {
             let words = ["--engine", engine, "--deepspeed-config", &file.display().to_string()];
             let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec();
-            // Values that are left to "auto" are not in the file that was passed on.
+            // DeepSpeed gets a file without the "auto" values, so its command cannot restore them.
             let Ok(spec) = spec else { continue };
             if engine == "deepspeed" && text.contains("\"auto\"") {
                 continue;
@@ -180,7 +180,7 @@ prop_compose! {
             comm_hook: hook.filter(|_| ddp),
             gradient_clipping: clipping,
             loss_scale: scale.filter(|_| zero),
-            // Other settings come from files, which the tests above read.
+            // Other optimizers come from DeepSpeed files, which the tests above cover.
             optimizer: optimizer.filter(|it| native || *it == Optimizer::ADAMW),
             shapes,
             seed,
@@ -194,7 +194,7 @@ proptest! {
     #[test]
     fn whatever_is_run_is_what_its_command_says(request in requests()) {
         let Ok(spec) = request.resolve() else { return Ok(()) };
-        // A dynamic scale without fp16 has no meaning, and DeepSpeed no flag for it.
+        // A dynamic loss scale without fp16 has no effect, and DeepSpeed has no flag for it.
         let sayable = spec.dtype == Dtype::Fp16
             || !matches!(spec.loss_scale, LossScale::Dynamic { initial_power } if initial_power != 6);
         prop_assume!(sayable);

@@ -49,7 +49,7 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-cleared-before-the-step", "ZP605", "it had nothing to step with"),
     ("ddp-noise-in-gradients", "ZP605", "changed between the last backward"),
     ("ddp-mean-of-means", "ZP109", "a mean of means"),
-    ("ddp-mean-over-samples", "ZP109", "a mean over samples of means"),
+    ("ddp-mean-over-samples", "ZP109", "a mean over the means of samples"),
     ("ddp-divided-by-accumulation-too", "ZP111", "divided by the accumulation steps (4) twice"),
     ("ddp-never-divided-by-accumulation", "ZP111", "never divided by the accumulation steps (4)"),
     ("ddp-sign-of-the-loss-on-a-rank", "ZP113", "weighs -1 times as much"),
@@ -80,8 +80,8 @@ const NAMED: &[(&str, &str, &str)] = &[
 /// Mistakes that are no errors, or that only the user can tell from what was meant, with a part of the
 /// remark.
 const REMARKED: &[(&str, &str)] = &[
-    ("ddp-forward-outside-no-sync", "cross the ranks in each of the 3 microbatches"),
-    ("ddp-synchronised-in-every-microbatch", "cross the ranks in each of the 4 microbatches"),
+    ("ddp-forward-outside-no-sync", "over the ranks in each of the 3 microbatches"),
+    ("ddp-synchronised-in-every-microbatch", "over the ranks in each of the 4 microbatches"),
     ("ddp-clipped-by-value", "clips gradients by value"),
     ("ddp-schedule-in-every-microbatch", "schedule steps 3 times in each optimizer step"),
     ("ddp-layer-skipped-on-a-rank", "rank 1 had no gradient of blocks.1."),

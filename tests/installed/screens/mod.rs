@@ -5,7 +5,8 @@
 //!
 //! Comments of a page say what a reader has: `<!-- run with deepspeed==0.18.9 as .venv -->`, `<!-- run without
 //! an engine -->`; and of the next block, whether it takes part: `<!-- run in full: REASON -->` with
-//! `ZPROBE_TEST_FULL`, `<!-- not run: REASON -->` never. A block whose first line is `# PATH` is that file.
+//! `ZPROBE_TEST_FULL`, `<!-- not run: REASON -->` never. `<!-- shown as PATH -->` says that the picture at this path is the screen of
+//! the next block. A block whose first line is `# PATH` is that file.
 //!
 //! The pages are those of a machine without a GPU. The tests need the native engine, and environments that
 //! `zprobe provision` makes. After a change of a screen `ZPROBE_BLESS=1` puts what was shown into the pages.
@@ -20,7 +21,9 @@ mod same;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use anstyle_svg::Term;
 
 use self::page::{PROMPT, Sample, Step, When};
 use self::place::Place;
@@ -149,8 +152,23 @@ fn typed(place: &Place, sample: &Sample) -> (String, Vec<String>) {
         } else {
             body += &exchange.said;
         }
+        if let Some(path) = &sample.picture {
+            wrong.extend(picture(path, &exchange.command, &screen.coloured));
+        }
     }
     (body, wrong)
+}
+
+/// The difference between a picture and the screen that it shows; `None` if they are the same, or are made so.
+fn picture(path: &Path, command: &str, screen: &str) -> Option<String> {
+    let path = root().join(path);
+    let svg = Term::new().render_svg(&format!("{PROMPT}{command}\n{screen}"));
+    let differs = same::difference(&fs::read_to_string(&path).unwrap_or_default(), &svg)?;
+    if std::env::var_os("ZPROBE_BLESS").is_some() {
+        fs::write(path, svg).unwrap();
+        return None;
+    }
+    Some(format!("{}\n{differs}", path.display()))
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct Sample {
     pub exchanges: Vec<Exchange>,
     /// The runs of the tests in which the block takes part.
     pub when: When,
+    /// The picture of the block's screen, as its path from the root; `None` for most blocks.
+    pub picture: Option<PathBuf>,
 }
 
 /// A command, and what the page says that it prints.
@@ -68,6 +70,7 @@ pub enum When {
 pub fn read(text: &str) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let mut when = When::Always;
+    let mut picture = None;
     let mut block: Option<(String, Range<usize>)> = None;
     for (event, range) in Parser::new(text).into_offset_iter() {
         let line = text[..range.start].matches('\n').count() + 1;
@@ -76,6 +79,7 @@ pub fn read(text: &str) -> Result<Vec<Step>, String> {
                 Some(said) => match note(said).ok_or_else(|| format!("{line}: {said}"))? {
                     Note::Have(engines) => steps.push(Step::Have(engines)),
                     Note::When(next) => when = next,
+                    Note::Picture(path) => picture = Some(path),
                 },
                 None => continue,
             },
@@ -97,6 +101,7 @@ pub fn read(text: &str) -> Result<Vec<Step>, String> {
                         exchanges: exchanges(body),
                         place,
                         when: std::mem::replace(&mut when, When::Always),
+                        picture: picture.take(),
                     })),
                     _ if has_prompt => return Err(format!("{line}: no block in {LANGUAGE}")),
                     _ => steps.extend(file(body)),
@@ -112,16 +117,17 @@ pub fn read(text: &str) -> Result<Vec<Step>, String> {
 enum Note {
     Have(Vec<Installed>),
     When(When),
+    Picture(PathBuf),
 }
 
 /// Words of a comment that is for the tests.
 fn comment(html: &str) -> Option<&str> {
     let said = html.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
-    ["run ", "not run"].iter().any(|start| said.starts_with(start)).then_some(said)
+    ["run ", "not run", "shown as "].iter().any(|start| said.starts_with(start)).then_some(said)
 }
 
-/// `run with deepspeed==0.19.8 as .venv, …`, `run without an engine`, `run in full: REASON` or
-/// `not run: REASON`.
+/// `run with deepspeed==0.19.8 as .venv, …`, `run without an engine`, `run in full: REASON`,
+/// `not run: REASON` or `shown as PATH`.
 fn note(said: &str) -> Option<Note> {
     if said == "run without an engine" {
         return Some(Note::Have(Vec::new()));
@@ -131,6 +137,9 @@ fn note(said: &str) -> Option<Note> {
     }
     if let Some(reason) = said.strip_prefix("not run: ") {
         return Some(Note::When(When::Never(reason.to_owned())));
+    }
+    if let Some(path) = said.strip_prefix("shown as ") {
+        return Some(Note::Picture(path.into()));
     }
     let engines = said.strip_prefix("run with ")?.split(", ").map(|one| {
         let (package, dir) = one.split_once(" as ")?;
@@ -172,7 +181,7 @@ fn exchanges(body: &str) -> Vec<Exchange> {
 fn a_page_is_read_as_what_its_reader_types() {
     let page = "<!-- run with deepspeed==0.19.8 as .venv -->\nText.\n\n```console\n$ a \\\n  b\nsaid\n\
                 more\n$ c\n```\n\n```toml\n# probes/x.toml\nkey = 1\n```\n<!-- run in full: slow -->\n\
-                ```console\n$ d\n```\n";
+                <!-- shown as d.svg -->\n```console\n$ d\n```\n";
     let steps = read(page).unwrap();
     let [Step::Have(engines), Step::Type(first), Step::Write { path, text }, Step::Type(last)] =
         &steps[..]
@@ -187,9 +196,10 @@ fn a_page_is_read_as_what_its_reader_types() {
     assert_eq!(first.exchanges[0].command, "a \\\n  b");
     assert_eq!(first.exchanges[0].said, "said\nmore\n");
     assert_eq!(&page[first.place.clone()], "$ a \\\n  b\nsaid\nmore\n$ c\n");
-    assert_eq!((first.line, &first.when), (4, &When::Always));
+    assert_eq!((first.line, &first.when, &first.picture), (4, &When::Always, &None));
     assert_eq!((path, &**text), (&PathBuf::from("probes/x.toml"), "# probes/x.toml\nkey = 1\n"));
     assert_eq!(last.when, When::Full("slow".to_owned()));
+    assert_eq!(last.picture, Some(PathBuf::from("d.svg")));
 }
 
 #[test]

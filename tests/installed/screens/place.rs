@@ -1,9 +1,11 @@
 //! The place where a reader types: a directory with environments, and a terminal of 80 columns.
 
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::{env, fs};
 
+use anstyle::{Ansi256Color, Effects, RgbColor, Style};
 use tempfile::TempDir;
 
 use super::page::Installed;
@@ -27,6 +29,8 @@ pub struct Place {
 pub struct Screen {
     /// Lines on the terminal, without spaces at their ends.
     pub text: String,
+    /// The same lines with the escape codes of their colours.
+    pub coloured: String,
     /// Exit code of the command.
     pub code: i32,
 }
@@ -70,8 +74,10 @@ impl Place {
             .current_dir(self.dir.path())
             .output()
             .expect("script(1) of util-linux gives a program a terminal");
-        let text = self.without_place(&shown(&stdout));
-        Screen { text, code: status.code().expect("script ends by itself") }
+        let terminal = shown(&stdout);
+        let text = self.without_place(&text(&terminal));
+        let coloured = self.without_place(&coloured(&terminal));
+        Screen { text, coloured, code: status.code().expect("script ends by itself") }
     }
 
     /// Standard output of zprobe, to a pipe. It must not end with a usage error.
@@ -93,14 +99,53 @@ impl Place {
     }
 }
 
-/// The lines that a terminal shows in the end of what was written to it.
-fn shown(written: &[u8]) -> String {
-    let size = |number| std::num::NonZeroU16::new(number).unwrap();
+/// The screen of a terminal to which a command has written.
+fn shown(written: &[u8]) -> vt100::Screen {
+    let size = |number| NonZeroU16::new(number).unwrap();
     let mut terminal = vt100::Parser::new(size(ROWS), size(COLUMNS), 0);
     terminal.process(written);
-    let text = terminal.screen().contents();
+    terminal.screen().clone()
+}
+
+/// The lines of a screen, without spaces at their ends.
+fn text(screen: &vt100::Screen) -> String {
+    let text = screen.contents();
     let lines = text.trim_end().lines().map(|line| line.trim_end().to_owned() + "\n");
     lines.collect()
+}
+
+/// The lines of a screen with an escape code before and after each run of cells that have a style.
+fn coloured(screen: &vt100::Screen) -> String {
+    let rows = text(screen).lines().count();
+    let mut all = String::new();
+    for row in 0..u16::try_from(rows).unwrap() {
+        let mut line = String::new();
+        let mut last = Style::new();
+        for cell in (0..COLUMNS).filter_map(|column| screen.cell(row, column)) {
+            let style = style(cell);
+            if style != last {
+                line += &format!("{last:#}{style}");
+                last = style;
+            }
+            line += if cell.has_contents() { cell.contents() } else { " " };
+        }
+        all += &format!("{}{last:#}\n", line.trim_end());
+    }
+    all
+}
+
+/// The style of a cell; only the styles that zprobe uses.
+fn style(cell: &vt100::Cell) -> Style {
+    let colour = match cell.fgcolor() {
+        vt100::Color::Default => None,
+        vt100::Color::Idx(index) => Some(Ansi256Color(index).into()),
+        vt100::Color::Rgb(red, green, blue) => Some(RgbColor(red, green, blue).into()),
+    };
+    let mut style = Style::new().fg_color(colour);
+    style |= if cell.bold() { Effects::BOLD } else { Effects::new() };
+    style |= if cell.dim() { Effects::DIMMED } else { Effects::new() };
+    style |= if cell.underline() { Effects::UNDERLINE } else { Effects::new() };
+    style
 }
 
 /// Directory of the programs under test.
@@ -139,5 +184,13 @@ fn clean(program: &str) -> Command {
 
 #[test]
 fn a_line_that_was_erased_is_not_shown() {
-    assert_eq!(shown(b"one  \r\nspinner\r\x1b[2Ktwo\r\n\r\n"), "one\ntwo\n");
+    let screen = shown(b"one  \r\nspinner\r\x1b[2Ktwo\r\n\r\n");
+    assert_eq!((text(&screen), coloured(&screen)), ("one\ntwo\n".into(), "one\ntwo\n".into()));
+}
+
+#[test]
+fn colours_and_spaces_are_kept() {
+    let screen = shown(b"a  \x1b[1;31mred\x1b[0m b\r\n");
+    assert_eq!(anstream::adapter::strip_str(&coloured(&screen)).to_string(), "a  red b\n");
+    assert!(coloured(&screen).contains("\x1b[1m"), "{:?}", coloured(&screen));
 }

@@ -338,9 +338,9 @@ fn a_bucket_is_what_it_says_it_is() {
     assert!(many > 5);
     for (flushes, message) in [
         (vec![(both, both - 1, vec![0, 1])], "held more elements than its capacity"),
-        (vec![(both + 1, 1 << 20, vec![0, 1])], "counts other elements than its parameters have"),
+        (vec![(both + 1, 1 << 20, vec![0, 1])], "counts a different number of elements"),
         (vec![(both, 1 << 20, vec![])], "elements of no parameter"),
-        (alone.clone(), "times in a backward whose gradients fill 1"),
+        (alone.clone(), "times in a backward whose gradients fill only 1"),
     ] {
         let found = flushed(&flushes);
         let [finding] = &found[..] else { panic!("{found:#?}") };

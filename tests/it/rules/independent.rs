@@ -217,7 +217,7 @@ fn own_gradients_at_another_place_are_found_as_such() {
     let report = diagnose(&trace);
     assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
     let evidence = &report.findings[0].evidence[0];
-    assert!(evidence.contains("as rank 1 alone has them, divided"), "{evidence}");
+    assert!(evidence.contains("of the gradients of rank 1 only, divided"), "{evidence}");
 }
 
 #[test]

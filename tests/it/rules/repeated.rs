@@ -80,7 +80,7 @@ fn repeats_that_differ_on_another_rank_at_the_same_point_count_too() {
     let race = report.findings.iter().find(|finding| finding.code == "ZP905").unwrap();
     assert!(race.message.starts_with("2 of 4 repeats"), "{}", race.message);
     assert_eq!((race.step, race.rank), (Some(0), None));
-    assert!(race.evidence.contains(&"not like repeat 0: repeats 1 and 2".to_owned()), "{race:?}");
+    assert!(race.evidence.contains(&"unlike repeat 0: repeats 1 and 2".to_owned()), "{race:?}");
     assert!(race.evidence.iter().any(|fact| fact.ends_with("in repeat 2")), "{race:?}");
 }
 
@@ -144,7 +144,7 @@ fn what_all_repeats_show_but_each_in_another_step_follows_from_the_race() {
     assert_eq!(race.code, "ZP905");
     let lost = race.consequences.iter().find(|it| it.code == "ZP102").unwrap();
     assert!(
-        lost.message.ends_with("(seen in each of 3 repeats, not in the same place)"),
+        lost.message.ends_with("(seen in each of 3 repeats, but in different places)"),
         "{lost:?}"
     );
 }

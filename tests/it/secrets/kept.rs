@@ -26,7 +26,7 @@ const HARMLESS: &[&str] = &[
     "TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=4 NCCL_DEBUG=INFO CUDA_VISIBLE_DEVICES=0,1",
     "at 12:34:56.789, pid 12345, 127.0.0.1:29500, [::1]:29500, ::, 0.0.0.0, /dev/shm, /usr/lib",
     "std::bad_alloc in c10d::ProcessGroupGloo::allreduce, engine.py:2345, reducer.cpp:1234",
-    "the boundary microbatch 1 was not averaged: each rank's optimizer got its own 2 times over",
+    "the boundary microbatch 1 was not averaged: each rank's optimizer got its own gradient 2 times over",
     "The secret of a good password: it is long. Tokens per second: 1234. A basic functionality test.",
 ];
 

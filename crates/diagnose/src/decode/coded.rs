@@ -1,10 +1,9 @@
 //! Exact weights from coded gradients.
 //!
-//! A buffer is cut where faults begin and end: at parameters, and wherever some rank's partition is
-//! cut. Every piece that is at least half a code long is decoded by itself, window by window, where
-//! the last window overlaps the one before. Where that leaves something unexplained, [`super::cut`] looks
-//! for places at which the weights change. What is shorter is compared, element by element, with known
-//! weights ([`super::short`]).
+//! A buffer is cut where faults begin and end: at parameters, and wherever some rank's partition is cut. Each piece
+//! of at least half a code length is decoded by itself, window by window; its last window overlaps the one before. If
+//! that leaves an unexplained part, [`super::cut`] searches for places at which the weights change. Shorter pieces
+//! are compared, element by element, with known weights ([`super::short`]).
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -30,7 +29,7 @@ use super::weights::{Expectations, Known, Weights};
 use super::windows::{Window, windows};
 use super::{Decoded, Factor, Reading, Scene, is_readable};
 
-/// Most different weights that are looked for inside one piece.
+/// The largest number of different weights that are searched for inside one piece.
 const MOST_RUNS: usize = 8;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
@@ -43,7 +42,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut factors = BTreeMap::new();
     let mut worst = decoder.tolerance;
     let mut consumed = Consumed::default();
-    // Moment by moment, so that the values of all ranks are held for one moment at a time.
+    // Buffers are read moment by moment, so that only one moment's values of all ranks are in memory.
     for moment in observed.buffers.chunk_by(Buffer::is_beside) {
         let mut prepared = Vec::new();
         for buffer in moment {
@@ -83,24 +82,24 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     }
 }
 
-/// Master weights and parameters that ranks recorded last, by rank and point: the step after which
-/// they were recorded, and their values.
+/// The master weights and parameters that ranks recorded last, by (rank, point): the step after which they were
+/// recorded, and their values.
 type Before = BTreeMap<(usize, Point), (Option<usize>, Vec<f64>)>;
 
 /// A buffer that is ready to be decoded.
 pub(super) struct Prepared<'a> {
-    /// The buffer.
+    /// The recorded buffer.
     pub buffer: &'a Buffer<'a>,
-    /// Fragments of parameters in the buffer.
+    /// The fragments of parameters in the buffer.
     pub pieces: Vec<Fragment>,
-    /// Elements of the buffer; for weights and parameters their update, divided by the learning
-    /// rate. Clipping is undone.
+    /// The elements of the buffer. For master weights and parameters, they are the change in the step divided by the
+    /// learning rate. Clipping is undone.
     pub values: Vec<f64>,
-    /// Bound on the rounding error of an element.
+    /// The bound on the rounding error of an element, in units of one contribution.
     pub tolerance: f64,
-    /// The factor that a user's script has multiplied all gradients with, which is undone.
+    /// The factor by which a user's script multiplied all gradients, which `values` no longer contain.
     factor: Option<Factor>,
-    /// Number of elements that are infinite, as planned.
+    /// The number of elements that are infinite, as planned.
     infinite: usize,
 }
 
@@ -110,17 +109,17 @@ impl Prepared<'_> {
     }
 }
 
-/// Weights that the partitions of a moment hold together, computed on first use.
+/// The weights that the partitions of all ranks hold together at one moment, computed on first use.
 pub(super) struct Together<'a> {
     decoder: &'a Decoder<'a>,
     moment: &'a [Prepared<'a>],
     found: OnceCell<Vec<Rc<Weights>>>,
-    /// Weights that the partitions held together at earlier moments of the step.
+    /// The weights that the partitions held together at earlier moments of the step.
     pub earlier: &'a [Rc<Weights>],
 }
 
-/// Weights that the partitions of a step hold together, from moment to moment: an update shows what
-/// was consumed.
+/// The weights that the partitions of all ranks held together at the moments of a step so far. They help to read the
+/// update, which shows the consumed gradient.
 #[derive(Default)]
 struct Consumed {
     step: Option<usize>,
@@ -128,7 +127,7 @@ struct Consumed {
 }
 
 impl Consumed {
-    /// The weights that are known of a step; those of another step are forgotten.
+    /// Returns the known weights of a step, and forgets those of any other step.
     fn before(&mut self, step: Option<usize>) -> &[Rc<Weights>] {
         if self.step != step {
             *self = Self { step, weights: Vec::new() };
@@ -144,7 +143,7 @@ impl Together<'_> {
     }
 }
 
-/// The inputs of decoding, and what all buffers share.
+/// The inputs of decoding, and the data that all buffers share.
 pub(super) struct Decoder<'a> {
     pub scene: &'a Scene<'a>,
     pub spec: &'a RunSpec,
@@ -152,16 +151,16 @@ pub(super) struct Decoder<'a> {
     pub code: Code,
     pub expectations: Expectations<'a>,
     pub slips: Vec<Slip>,
-    /// Bound on the rounding error of an element, in units of one contribution.
+    /// The bound on the rounding error of an element, in units of one contribution.
     tolerance: f64,
 }
 
-/// The elements of the pieces of a buffer.
+/// Iterates over the elements of the pieces of a buffer.
 fn in_pieces<'a>(pieces: &'a [Fragment], values: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
     pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]).copied()
 }
 
-/// Weights, each with its bound on the error of an element.
+/// Adds to each of the weights the bound on the error of an element.
 fn with_slack(weights: Vec<Rc<Weights>>, groups: &Groups) -> Vec<(Rc<Weights>, f64)> {
     let with_slack = |weights: Rc<Weights>| {
         let slack = groups.slack(&weights);
@@ -184,8 +183,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Makes a buffer ready to be decoded; none where there is nothing to read. `before` has what
-    /// each rank recorded last at each point.
+    /// Prepares a buffer for decoding; returns `None` if it has nothing to read. `before` has the values that each
+    /// rank recorded last at each point.
     fn prepare<'b>(
         &self,
         buffer: &'b Buffer<'b>,
@@ -207,7 +206,7 @@ impl<'a> Decoder<'a> {
                 return Ok(None);
             };
             if buffer.step.is_none_or(|step| after != step.checked_sub(1)) {
-                // More than one step lies between.
+                // More than one step lies between the two recordings.
                 return Ok(None);
             }
             for (after, before) in values.iter_mut().zip(earlier) {
@@ -248,27 +247,27 @@ impl<'a> Decoder<'a> {
         };
         let elements = in_pieces(&pieces, &values);
         let tolerance = match factor.and_then(|_| bounds::seen_rounding(elements)) {
-            // The bound is that of the worst case, and grows with the number of gradients.
+            // The bound covers the worst case, and grows with the number of gradients.
             Some(seen) if tolerance > bounds::BETWEEN_WEIGHTS => seen,
             _ => tolerance,
         };
         if tolerance > bounds::BETWEEN_WEIGHTS && factor.is_some() {
             return refuse(&format!(
-                "sums of so many gradients are rounded by up to {tolerance:.1e} of a contribution in {}",
+                "sums of this many gradients are rounded by up to {tolerance:.1e} of a contribution in {}",
                 self.spec.dtype,
             ));
         }
         if tolerance > bounds::BETWEEN_WEIGHTS {
             return refuse(&format!(
-                "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer of them, \
-                 or no --gradient-clipping"
+                "clipping rounds away up to {tolerance:.1e} of a contribution; use fewer contributions, \
+                 or omit --gradient-clipping"
             ));
         }
         Ok(Some(Prepared { buffer, pieces, values, tolerance, factor, infinite }))
     }
 
-    /// The common factor of a buffer of a user's script; none where all of it is 0, or where it is too
-    /// short to tell.
+    /// Reads the common factor of a buffer of a user's script; `None` if all elements are 0 or too few to tell the
+    /// factor.
     fn scale(
         &self,
         buffer: &Buffer<'_>,
@@ -294,7 +293,7 @@ impl<'a> Decoder<'a> {
         Scale::of_few(self.spec, replicas, &planned, &values)
     }
 
-    /// Reason why the update of a buffer cannot be read: weights and parameters hold the sum of all
+    /// Returns the reason why the update of a buffer cannot be read. Weights and parameters hold the sum of all
     /// updates so far, which may be too large to be exact in a narrow dtype.
     fn inexact_update(&self, buffer: &Buffer<'_>) -> Option<String> {
         let dtype = buffer.payload.dtype;
@@ -309,12 +308,10 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Divides by the factor that clipping had to multiply with; returns the bound on the rounding
-    /// error of an element.
+    /// Divides `values` by the clipping factor, and returns the bound on the rounding error of an element.
     ///
-    /// Clipping moves elements of at most `W·GA` by [`bounds::clipping`]. An update is read back as
-    /// the difference of two weights: once these are no integers any more, each of the two was
-    /// rounded.
+    /// Clipping changes elements, which are at most `W·GA`, by the share [`bounds::clipping`]. An update is read as
+    /// the difference of two weights; once these are no longer integers, both were rounded.
     fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
         let factor = match self.scene.clip(buffer) {
             Clip::By(factor) => factor,
@@ -340,7 +337,7 @@ impl<'a> Decoder<'a> {
         tolerance
     }
 
-    /// Reads a buffer: parameters of ordinary usage together, each other one by itself.
+    /// Reads a buffer: all parameters of ordinary usage together, and each other parameter by itself.
     fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
         let Prepared { buffer, pieces, tolerance, .. } = ready;
         let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
@@ -390,8 +387,8 @@ impl<'a> Decoder<'a> {
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
     }
 
-    /// Reads a piece that is long enough to decode by itself; returns the elements that hold something
-    /// else than those around them. None if the weights may be chance, because there are no spare rows.
+    /// Reads a piece that is long enough to be decoded by itself, and returns the elements that differ from their
+    /// surroundings. `None` if the weights may be chance, because there are no spare rows.
     fn read_long(
         &self,
         ready: &Prepared<'_>,
@@ -427,8 +424,8 @@ impl<'a> Decoder<'a> {
         Some(Vec::new())
     }
 
-    /// Reads a piece that is too short to decode by itself, with the best explanation of it as a whole;
-    /// returns the elements that hold something else than those around them.
+    /// Reads a piece that is too short to be decoded by itself, given the best explanation of the whole piece.
+    /// Returns the elements that differ from their surroundings.
     fn read_short(
         &self,
         ready: &Prepared<'_>,
@@ -454,8 +451,7 @@ impl<'a> Decoder<'a> {
         Vec::new()
     }
 
-    /// Adds a piece to the groups, run by run; returns the elements that hold something else than those
-    /// around them.
+    /// Adds a piece to the groups, run by run, and returns the elements that differ from their surroundings.
     fn add_runs(
         &self,
         ready: &Prepared<'_>,
@@ -473,7 +469,7 @@ impl<'a> Decoder<'a> {
         odd
     }
 
-    /// The place of a fragment inside its parameter.
+    /// Returns the place of a fragment inside its parameter.
     fn elements(&self, fragment: &Fragment) -> Place {
         let first = self.plan.params()[fragment.param].offset;
         let Fragment { param, flat, .. } = fragment;
@@ -485,13 +481,13 @@ impl<'a> Decoder<'a> {
         planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
     }
 
-    /// The parameter of a piece, if its usage is not the ordinary one.
+    /// Returns the parameter of a piece if its usage is not the ordinary one; otherwise `None`.
     pub(super) fn kind(&self, piece: &Fragment) -> Option<usize> {
         let usage = self.plan.usage(piece.param);
         (!usage.is_like(self.plan.ordinary())).then_some(piece.param)
     }
 
-    /// Cuts a buffer at parameters and, where it holds them whole, at partitions.
+    /// Cuts a buffer at parameters. A buffer with whole parameters is also cut at the ranks' partitions.
     fn pieces(&self, buffer: &Buffer<'_>) -> Vec<Fragment> {
         let pieces = infinity::parts(self.scene.observed, self.plan, buffer);
         match buffer.layout {

@@ -1,8 +1,7 @@
-//! Places inside a piece at which its weights change, and elements that hold something else than those
-//! around them.
+//! Places inside a piece at which the weights change, and elements that differ from their surroundings.
 //!
-//! A gradient that is missing or there twice changes at least every other element, so that a few wrong
-//! elements among many right ones are no other weights: they are other elements.
+//! A missing or repeated gradient changes at least every other element. So a few wrong elements among many right ones
+//! do not belong to other weights; they are misplaced or foreign elements.
 
 use std::rc::Rc;
 
@@ -12,23 +11,24 @@ use super::super::bounds::DETERMINED_BITS;
 use super::super::placement::Fragment;
 use super::weights::Weights;
 
-/// Shortest run of elements that is taken to hold weights because each of them does: by chance no more than
-/// every other element agrees.
+/// The shortest run of elements that counts as holding some weights because each element fits: by chance only every
+/// other element fits.
 const SHORTEST_RUN: usize = DETERMINED_BITS as usize;
 
-/// Most right elements between two wrong ones of one run: a wrong value may be right by chance.
+/// The largest number of right elements between two wrong ones of the same run, because a wrong value may be right by
+/// chance.
 const MOST_BETWEEN: usize = 3;
 
 /// A piece, cut where its weights change.
 pub struct Cut {
-    /// Runs of elements with the weights that they hold.
+    /// The runs of elements, each with the weights that it holds.
     pub runs: Vec<(Rc<Weights>, Fragment)>,
-    /// Runs of elements that hold none of these weights.
+    /// The runs of elements that hold none of the known weights.
     pub odd: Vec<Fragment>,
 }
 
-/// Cuts a piece into runs that hold one of the `known` weights, each with its bound on the error of an
-/// element; none if more than a quarter of the elements hold none of them.
+/// Cuts a piece into runs that hold one of the `known` weights, each given with its bound on the error of an element.
+/// `None` if more than a quarter of the elements hold none of them.
 pub fn cut(
     code: &Code,
     piece: &Fragment,
@@ -45,7 +45,8 @@ pub fn cut(
     (4 * odd(&labels) <= len).then(|| Cut::new(piece, &labels, known))
 }
 
-/// Tells the elements of a piece that are as planned from those that are not; none if those are more than half.
+/// Separates the elements of a piece that are as planned from the others; `None` if more than half are not as
+/// planned.
 pub fn differing(
     code: &Code,
     piece: &Fragment,
@@ -59,7 +60,7 @@ pub fn differing(
     (2 * odd <= piece.flat.len()).then(|| Cut::new(piece, &labels, planned))
 }
 
-/// Elements of a piece that hold each of the `known` weights.
+/// For each of the `known` weights, tells which elements of a piece hold them.
 fn right(
     code: &Code,
     piece: &Fragment,
@@ -76,7 +77,7 @@ fn right(
 }
 
 impl Cut {
-    /// A piece whose elements hold the `known` weights with these numbers.
+    /// Creates a cut from labels: each label is an index into `known`, or `None` for an odd element.
     fn new(piece: &Fragment, labels: &[Option<usize>], known: &[(Rc<Weights>, f64)]) -> Self {
         let mut cut = Self { runs: Vec::new(), odd: Vec::new() };
         let mut first = 0;
@@ -93,8 +94,8 @@ impl Cut {
     }
 }
 
-/// The weights that all but a few elements hold: so few that they do not agree by chance, where each does
-/// with probability 1/2.
+/// Returns the index of the weights that all but a few elements hold. The exceptions must be so few that chance, with
+/// probability 1/2 for each element, cannot explain the agreement.
 fn sparse(right: &[Vec<bool>], len: usize) -> Option<usize> {
     let wrong = |label: &usize| right[*label].iter().filter(|right| !**right).count();
     let best = (0..right.len()).min_by_key(wrong)?;
@@ -106,13 +107,13 @@ fn sparse(right: &[Vec<bool>], len: usize) -> Option<usize> {
     (all.log2() + DETERMINED_BITS <= len as f64).then_some(best)
 }
 
-/// The weights that hold each element, in runs that are as long as possible.
+/// Labels each element with the index of the weights that it holds, in runs that are as long as possible.
 fn in_runs(right: &[Vec<bool>], len: usize) -> Vec<Option<usize>> {
     let mut labels = Vec::with_capacity(len);
     while labels.len() < len {
         let from = labels.len();
         let run = |label: &usize| right[*label][from..].iter().take_while(|right| **right).count();
-        // Of several that are equally long, the first.
+        // Of several equally long runs, the first is taken.
         let longest = (0..right.len()).rev().max_by_key(run).map(|label| (label, run(&label)));
         match longest.filter(|(_, run)| *run >= SHORTEST_RUN) {
             Some((label, run)) => labels.extend(vec![Some(label); run]),
@@ -122,8 +123,8 @@ fn in_runs(right: &[Vec<bool>], len: usize) -> Vec<Option<usize>> {
     labels
 }
 
-/// Gives elements of which nothing is known to the run beside them, if they hold its weights and are not
-/// among others that do not; none if there is no run.
+/// Adds unlabelled elements to the run next to them, if they hold its weights and do not lie between wrong elements.
+/// `None` if there is no run.
 fn with_neighbours(labels: Vec<Option<usize>>, right: &[Vec<bool>]) -> Option<Vec<Option<usize>>> {
     let first = *labels.iter().flatten().next()?;
     let mut beside = first;

@@ -1,11 +1,10 @@
 //! Weights by least squares, from the local gradients that the ranks recorded.
 //!
-//! `b = Σ w[k]·c[k] + e`, with `c[k] = g[k]/(W·GA)`, by QR in fp64. What is left, `e`, must stay
-//! within the rounding that the dataflow is allowed, bounded element by element
-//! (`γ(n) = n·u/(1−n·u)`, Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1): more
-//! is foreign data. A weight counts as wrong when it is off by more than six times its standard
-//! error, estimated without the assumption that all elements are equally noisy, and no conclusion
-//! is drawn where that exceeds one half.
+//! The model is `b = Σ w[k]·c[k] + e`, with `c[k] = g[k]/(W·GA)`, solved by QR in fp64. The remainder `e` must stay
+//! within the rounding that the dataflow is allowed, which is bounded element by element (`γ(n) = n·u/(1−n·u)`,
+//! Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.1); a larger remainder is foreign data. A weight
+//! counts as wrong if it is off by more than six standard errors, which are estimated without the assumption of equal
+//! noise in all elements. No conclusion is drawn if six standard errors exceed one half.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,7 +27,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
     let spec = observed.spec;
     let mut decoded = Decoded::empty();
-    // Recorded as g/GA; a contribution is g/(W·GA).
+    // Local gradients are recorded as g/GA; a contribution is g/(W·GA).
     let columns = match columns(scene, spec.world_size as f64) {
         Ok(columns) => columns,
         Err(refusal) => {
@@ -36,7 +35,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             return decoded;
         }
     };
-    // Buffers that hold the same elements share a system.
+    // Buffers with the same elements share a system.
     let mut systems: BTreeMap<(usize, Vec<usize>), Result<System, String>> = BTreeMap::new();
     for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
@@ -44,7 +43,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             Clip::By(factor) => factor,
             Clip::No => 1.0,
             Clip::Unbounded => {
-                let refusal = "clipped, by a norm that is not known";
+                let refusal = "it was clipped by an unknown norm";
                 decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
                 continue;
             }
@@ -54,7 +53,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         for value in &mut values {
             *value /= factor;
         }
-        // Three operations for the factor, and the product.
+        // The bound counts three operations for the factor, and the product.
         let clipping = if factor < 1.0 { bounds::clipping(buffer.payload.dtype) } else { 0.0 };
         let read = elements.len();
         let system = systems
@@ -65,7 +64,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 let covered = scene.placement.recorded_share(buffer.rank, buffer.layout);
                 let held_in = buffer.payload.dtype;
                 let seen = system.solve(spec, buffer.point, held_in, &values, clipping, covered);
-                // The first microbatch is added to nothing.
+                // The first microbatch is no sum, as it is added to nothing.
                 let is_sum = buffer.microbatch != Some(0) || !is_of_one_rank(buffer.point);
                 if let (Some(precision), true) = (seen.precision, is_sum) {
                     precision::add(&mut decoded.precision, precision);
@@ -93,14 +92,14 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// The coarsest dtype that gradients pass through.
+/// Returns the coarsest dtype that gradients pass through.
 fn narrowest(spec: &RunSpec) -> Dtype {
     let through = [spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let coarser = |a: Dtype, b: Dtype| if a.unit_roundoff() > b.unit_roundoff() { a } else { b };
     through.into_iter().fold(spec.dtype, coarser)
 }
 
-/// The elements of the flat order that were recorded of a buffer, each with its value.
+/// Iterates over the recorded elements of a buffer, as (index in the flat order, value).
 pub(super) fn elements<'v>(
     scene: &Scene<'_>,
     buffer: &Buffer<'_>,
@@ -113,11 +112,11 @@ pub(super) fn elements<'v>(
         .filter_map(|(element, place)| Some((element, *values.get(place)?)))
 }
 
-/// Values of local gradients by number in the whole run, and then by element of the flat order.
+/// The values of local gradients, by number of the gradient in the whole run, and then by index in the flat order.
 pub(super) type Columns = BTreeMap<usize, HashMap<usize, f64>>;
 
-/// Local gradients by number in the whole run, divided by `divisor`; those of microbatches that never
-/// ran are missing.
+/// Returns the local gradients by number in the whole run, divided by `divisor`. Microbatches that never ran are
+/// missing.
 pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String> {
     let spec = scene.observed.spec;
     scene
@@ -139,31 +138,31 @@ pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String
         .collect()
 }
 
-/// The least-squares problem of some elements of the flat order and one step.
+/// The least-squares problem of some elements of the flat order in one step.
 pub(super) struct System {
-    /// Numbers of the gradients of this step and the steps just before.
+    /// The numbers of the gradients of this step and of the steps just before.
     pub present: Vec<usize>,
-    /// Elements of the gradients, one a column.
+    /// The elements of the gradients; each column is one gradient.
     pub matrix: DMatrix<f64>,
-    /// Pseudo-inverse `R⁻¹Qᵀ`, which maps elements to weights.
+    /// The pseudo-inverse `R⁻¹Qᵀ`, which maps elements to weights.
     pub inverse: DMatrix<f64>,
-    /// `1 − h` of every element, where `h` is its leverage: the share of its error that shows.
+    /// The value `1 − h` of every element, where `h` is its leverage: the share of its error that remains visible.
     visible: Vec<f64>,
-    /// Largest standard error of a weight, for noise of one per element.
+    /// The largest standard error of a weight for noise of 1 in each element.
     pub spread: f64,
-    /// Bound on the error of a weight that fp64 arithmetic itself makes.
+    /// The bound on the error of a weight that fp64 arithmetic itself causes.
     pub arithmetic: f64,
-    /// Condition number of the matrix.
+    /// The condition number of the matrix.
     pub condition: f64,
-    /// Number of the first gradient of the step that the buffer belongs to.
+    /// The number of the first gradient of the buffer's step.
     pub current: usize,
 }
 
-/// Result of solving for the weights in a buffer.
+/// The result of solving for the weights in a buffer.
 struct Solution {
     /// The weights and the condition number, or the reason why there are none.
     reading: Result<(Reading, f64), String>,
-    /// Precision with which the gradients were added up; none where something else is in the way.
+    /// The precision with which the gradients were added up; `None` if other effects hide it.
     precision: Option<Precision>,
 }
 
@@ -190,8 +189,8 @@ impl System {
         Self::of(columns, present, step * per_step, elements)
     }
 
-    /// The problem of the gradients with numbers `present`; `current` is that of the first one of the
-    /// buffer's own step.
+    /// Creates the problem of the gradients with numbers `present`; `current` is the number of the first gradient of
+    /// the buffer's own step.
     pub fn of(
         columns: &Columns,
         present: Vec<usize>,
@@ -239,8 +238,8 @@ impl System {
         })
     }
 
-    /// The largest standard error of a weight, from what is left of each element by itself:
-    /// rounding grows with the element, so errors are not alike (HC3 of MacKinnon and White, 1985).
+    /// The largest standard error of a weight, from the remainder of each element separately. Rounding grows with the
+    /// element, so that errors are not equal (HC3 of MacKinnon and White, 1985).
     pub fn standard_error(&self, error: &DVector<f64>) -> f64 {
         let errors: Vec<f64> =
             error.iter().zip(&self.visible).map(|(error, visible)| error / visible).collect();
@@ -276,12 +275,11 @@ impl System {
         let narrower = sums.and_then(|sums| sums.narrower(spec, values));
         let too_narrow = narrower.is_some();
         let explained = as_asked || too_narrow;
-        // A rounded factor is off by the same share in all elements, which their scatter does not
-        // show.
+        // A rounded factor is off by the same share in all elements, which their scatter does not show.
         let dtype = if too_narrow { Dtype::Bf16 } else { narrowest(spec) };
         let factors = gamma(FACTORS, dtype) + clipping;
         let tolerance = STANDARD_ERRORS * self.standard_error(&error) + self.arithmetic + factors;
-        // A sum with a wrong scale is off by more than its additions.
+        // A sum with a wrong scale is off by more than the rounding of its additions.
         let is_whole = w.iter().all(|weight| (weight - weight.round()).abs() <= tolerance);
         let precision = (explained && is_whole && remainder.is_known())
             .then(|| remainder.precision(spec, point, narrower));
@@ -292,11 +290,11 @@ impl System {
             );
             return Solution { reading: Err(refusal), precision };
         }
-        // Foreign data is no noise: it must not widen what passes as right.
+        // Foreign data is not noise, and must not widen the tolerance.
         let tolerance = if explained { tolerance } else { tolerance.min(0.5) };
         let mut weights = vec![0.0; spec.contributions()];
         for (&column, &weight) in self.present.iter().zip(w.iter()) {
-            // Where foreign data is in the way there are no integers to find.
+            // With foreign data there are no integers to find.
             let column = column % spec.contributions();
             weights[column] = if explained { snap(weight, tolerance) } else { weight };
         }
@@ -317,7 +315,7 @@ impl System {
         Solution { reading: Ok((reading, self.condition)), precision }
     }
 
-    /// Difference between a buffer and the sum of gradients with the nearest whole weights.
+    /// The difference between a buffer and the sum of gradients with the nearest whole weights.
     fn remainder(
         &self,
         spec: &RunSpec,
@@ -330,10 +328,10 @@ impl System {
         Remainder::new(spec, point, elements)
     }
 
-    /// The gradients that a buffer holds the sum of; none where it holds one of them more than once, or one of
-    /// an earlier step.
+    /// Returns the gradients whose sum a buffer holds; `None` if the buffer holds one of them more than once, or one
+    /// of an earlier step.
     fn sums(&self, spec: &RunSpec, point: Point, held_in: Dtype, w: &DVector<f64>) -> Option<Sums> {
-        // Columns are divided by the ranks, as their average is.
+        // Columns are divided by the number of ranks, like the average of the ranks.
         let ranks = spec.world_size as f64;
         let once = if is_of_one_rank(point) { ranks } else { 1.0 };
         let mut held: BTreeMap<usize, usize> = BTreeMap::new();
@@ -353,17 +351,17 @@ impl System {
         })
     }
 
-    /// Norm of the rigorous elementwise bound on rounding.
+    /// The norm of the rigorous elementwise bound on rounding.
     fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>, clipping: f64) -> f64 {
         let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
-        // Casts to and from the wire, the division by W, which may come before them, and the sum over ranks.
+        // The bound counts the casts to and from the wire, the division by W, which may precede the casts, and the
+        // sum over ranks.
         let communication = if is_of_one_rank(point) {
             0.0
         } else {
             gamma(spec.world_size + 2, spec.narrowest_comm_dtype()) + gamma(1, spec.dtype)
         };
-        // Gradients that an engine multiplies with a loss scale are rounded differently from the
-        // recorded ones.
+        // Gradients that an engine multiplies by a loss scale are rounded differently from the recorded ones.
         let scaled = if spec.dtype == Dtype::Fp16 { gamma(FACTORS, Dtype::Fp16) } else { 0.0 };
         let relative = accumulation + communication + clipping + scaled;
         let mut total = 0.0;
@@ -373,7 +371,7 @@ impl System {
                 .zip(w.iter())
                 .zip(&self.present)
                 .map(|((c, w), &column)| {
-                    // Gradients of earlier steps should not be there: their planned weight is 0.
+                    // Gradients of earlier steps are not planned: their weight should be 0.
                     let planned = if column >= self.current { 1.0 } else { 0.0 };
                     c.abs() * w.abs().max(planned)
                 })

@@ -1,4 +1,4 @@
-//! Readings of many ranks, merged into one entry where they are alike.
+//! Readings of many ranks, merged into one entry where they agree.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,27 +10,27 @@ use super::super::observed::Buffer;
 use super::hypotheses::Slip;
 use super::{Reading, Scene, contribution};
 
-/// Largest world size at which each rank has entries of its own.
+/// The largest world size at which each rank has entries of its own.
 const MOST_APART: usize = 64;
 
-/// Entries of a report, in the order in which they came.
+/// The entries of a report, in the order in which they were added.
 pub struct Entries<'a> {
     scene: &'a Scene<'a>,
     entries: Vec<Entry<'a>>,
-    /// Indices of entries by moment: point, step and microbatch.
+    /// The indices of entries by moment: point, step and microbatch.
     by_moment: HashMap<(Point, Option<usize>, Option<usize>), Vec<usize>>,
 }
 
 struct Entry<'a> {
-    /// Buffer of the first rank.
+    /// The buffer of the first rank.
     buffer: Buffer<'a>,
     reading: Reading,
-    /// Other ranks, in runs: first and last.
+    /// The other ranks with the same reading, as runs of [first, last].
     also: Vec<[usize; 2]>,
 }
 
 impl<'a> Entries<'a> {
-    /// Creates a list without entries.
+    /// Creates an empty list.
     pub fn new(scene: &'a Scene<'a>) -> Self {
         Self { scene, entries: Vec::new(), by_moment: HashMap::new() }
     }
@@ -61,7 +61,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// The report's entries.
+    /// Returns the entries as contributions of the report.
     pub fn into_contributions(self) -> Vec<Contribution> {
         let scene = self.scene;
         let trainable = scene.plan.params().iter().filter(|param| param.trainable).count();
@@ -80,7 +80,7 @@ impl Entry<'_> {
     fn take(&mut self, rank: usize, reading: &Reading) {
         self.reading.residual = self.reading.residual.max(reading.residual);
         self.reading.covered = self.reading.covered.min(reading.covered);
-        // A rank names the parameters of which it holds a part, or none for all that it holds.
+        // A rank names the parameters that it holds a part of, or `None` for all of them.
         self.reading.params = match (self.reading.params.take(), &reading.params) {
             (Some(mut params), Some(others)) => {
                 let new: Vec<String> =
@@ -98,11 +98,10 @@ impl Entry<'_> {
     }
 }
 
-/// True if the readings of two ranks say the same.
+/// True if the readings of two ranks agree.
 fn is_like(one: &Reading, other: &Reading) -> bool {
     let explained = |it: &Reading| it.residual <= it.tolerance;
-    // The same slip leaves different weights on each rank where a rank's own gradients have other
-    // factors.
+    // The same slip leaves different weights on each rank if a rank's own gradients have other factors.
     let slipped = |it: &Reading| matches!(it.slip, Some(Slip::Microbatches { .. }));
     one.tolerance.to_bits() == other.tolerance.to_bits()
         && one.usage == other.usage

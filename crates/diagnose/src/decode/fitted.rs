@@ -1,11 +1,10 @@
 //! Weights of a script's real gradients, by least squares over samples of them.
 //!
-//! As in [`super::dense`], `b = Σ w[k]·g[k] + e`. Nothing is known of the script's engine: neither the
-//! factor that all gradients are multiplied with, which is read from the weights themselves, nor the
-//! dtype in which they were added up. So what is left, `e`, may be as large as the rounding of sums in
-//! the gradients' own dtype, or in bf16; the bound on a weight is six times its standard error in either
-//! case. Every parameter has a system of its own; where all of them agree, the weights are those of one
-//! system of all, which is more precise.
+//! As in [`super::dense`], `b = Σ w[k]·g[k] + e`. The script's engine is unknown: neither the common factor of all
+//! gradients, which is read from the weights themselves, nor the dtype of the sums is given. So the remainder `e` may
+//! be as large as the rounding of sums in the gradients' own dtype or in bf16. In both cases the bound on a weight is
+//! six times its standard error. Each parameter has its own system; where all of them agree, the weights come from
+//! one joint system, which is more precise.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +20,7 @@ use super::entries::Entries;
 use super::weights::Weights;
 use super::{Decoded, Factor, Reading, Scene, expected, is_readable, largest, snap};
 
-/// Most gradients in the system of one parameter: larger ones take too long.
+/// The largest number of gradients in the system of one parameter, because larger systems take too long.
 const MOST_COLUMNS: usize = 256;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
@@ -40,7 +39,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         if let Some(rank) = lost_in(scene, &columns, step) {
             decoded.complete = false;
             decoded.refusals.push(format!(
-                "step {step}: the gradients of rank {rank}, whose zprobe was lost, are not all recorded"
+                "step {step}: not all gradients of rank {rank} were recorded, because its zprobe process was lost"
             ));
             continue;
         }
@@ -51,7 +50,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             _ => {
                 decoded.complete = false;
                 let what = format!("{} of step {step} on rank {}", buffer.point, buffer.rank);
-                decoded.refusals.push(format!("{what}: its content was not recorded as a whole"));
+                decoded.refusals.push(format!("{what}: its content was not recorded in full"));
                 continue;
             }
         };
@@ -84,7 +83,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// A rank whose agent was lost before all of its gradients of a step were recorded.
+/// Returns a rank whose agent was lost before all of its gradients of a step were recorded.
 fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     let spec = scene.observed.spec;
     let is_lost = |rank: &usize| scene.observed.processes[*rank].outcome == Some(Outcome::Lost);
@@ -95,39 +94,39 @@ fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     })
 }
 
-/// Samples of a buffer, parameter by parameter.
+/// The samples of a buffer, parameter by parameter.
 struct Rows {
-    /// Numbers of elements in the flat order, and their values, by parameter.
+    /// The elements' indices in the flat order, and their values, by parameter.
     params: BTreeMap<usize, (Vec<usize>, Vec<f64>)>,
 }
 
 /// The gradients that a buffer may hold.
 struct Moment<'a> {
     spec: &'a RunSpec,
-    /// Local gradients of the run.
+    /// The local gradients of the run.
     columns: &'a Columns,
-    /// The buffer's step.
+    /// The index of the buffer's step.
     step: usize,
 }
 
-/// Weights that were read from a buffer.
+/// The weights that were read from a buffer.
 struct Read {
     readings: Vec<Reading>,
     factor: f64,
     condition: f64,
 }
 
-/// Weights of some parameters, before the common factor is known.
+/// The weights of some parameters, before the common factor is known.
 struct Fit {
     params: Vec<usize>,
     usage: Usage,
     system: System,
     weights: DVector<f64>,
-    /// Difference between the samples and what the weights make of the gradients.
+    /// The difference between the samples and the sum of gradients with these weights.
     error: DVector<f64>,
-    /// Bound on the error of a weight.
+    /// The bound on the error of a weight.
     tolerance: f64,
-    /// True if the difference is no more than rounding.
+    /// True if the difference is no larger than rounding.
     explained: bool,
 }
 
@@ -138,7 +137,7 @@ impl Rows {
         let mut params: BTreeMap<usize, (Vec<usize>, Vec<f64>)> = BTreeMap::new();
         for (element, value) in elements(scene, buffer, values) {
             let param = starts.partition_point(|start| *start <= element) - 1;
-            // Nothing is asked of a parameter that no microbatch uses.
+            // A parameter that no microbatch uses is not read.
             if !plan.params()[param].trainable || scene.observed.is_transformed(param) {
                 continue;
             }
@@ -149,7 +148,7 @@ impl Rows {
         Self { params }
     }
 
-    /// Reads the weights.
+    /// Reads the weights of all parameters in the buffer.
     fn read(
         &self,
         scene: &Scene<'_>,
@@ -183,7 +182,7 @@ impl Rows {
         Ok(Read { readings: readings.collect(), factor, condition })
     }
 
-    /// Fits of some parameters that are used alike: one for all of those that agree.
+    /// Fits the parameters of one usage: parameters that agree share a fit.
     fn fits(
         &self,
         moment: &Moment<'_>,
@@ -220,12 +219,12 @@ impl Rows {
         if !unread.is_empty() {
             apart.push(self.fit(moment, usage, unread)?);
         }
-        // Each group once more, with all samples of its parameters.
+        // Each group is fitted once more, with all samples of its parameters.
         let again = |fit: Fit| self.fit(moment, usage, fit.params.clone()).unwrap_or(fit);
         Ok(apart.into_iter().map(|fit| if fit.explained { again(fit) } else { fit }).collect())
     }
 
-    /// Fits the weights of some parameters.
+    /// Fits the weights of some parameters together.
     fn fit(&self, moment: &Moment<'_>, usage: Usage, params: Vec<usize>) -> Result<Fit, String> {
         let Moment { spec, columns, step } = *moment;
         let mut rows: Vec<usize> = Vec::new();
@@ -261,10 +260,10 @@ impl Rows {
         let most = largest(weights.iter().map(|weight| weight.abs()));
         let tolerance = STANDARD_ERRORS * system.standard_error(&error)
             + (system.arithmetic + gamma(FACTORS, spec.dtype)) * most;
-        // A parameter that is drowned in rounding tells nothing.
+        // A parameter whose gradient is lost in rounding has no readable weights.
         if explained && tolerance > 0.5 * most {
             return Err(format!(
-                "rounding alone may move a weight by {:.2}: use codes in place of gradients (without \
+                "rounding alone may move a weight by {:.2}: run with codes in place of gradients (without \
                  --observe)",
                 tolerance / most,
             ));
@@ -273,7 +272,7 @@ impl Rows {
     }
 }
 
-/// An error if two ranks or microbatches of a step have the same gradients.
+/// Returns an error if two ranks or microbatches of a step have the same gradients.
 fn same_data(
     columns: &Columns,
     present: &[usize],
@@ -302,7 +301,7 @@ fn same_data(
 }
 
 impl Fit {
-    /// True if both are the same weights, as far as they can be told.
+    /// True if both fits have the same weights, within their tolerances.
     fn agrees_with(&self, other: &Self) -> bool {
         let slack = self.tolerance.max(other.tolerance);
         let is_like = |(column, weight): (&usize, &f64)| {
@@ -314,13 +313,13 @@ impl Fit {
             && self.system.present.iter().zip(self.weights.iter()).all(is_like)
     }
 
-    /// The weights relative to the common factor, where the plan has the weights `planned`.
+    /// Returns the weights relative to the common factor; `planned` are the weights of the plan.
     fn reading(&self, planned: Vec<f64>, factor: f64, covered: f64) -> Reading {
         let Self { system, explained, .. } = self;
         let tolerance = self.tolerance / factor;
-        // Foreign data is no noise: it must not widen what passes as right.
+        // Foreign data is not noise, and must not widen the tolerance.
         let tolerance = if *explained { tolerance } else { tolerance.min(0.5) };
-        // Nothing is told of a gradient that is 0 in all of the recorded elements: it counts as planned.
+        // A gradient that is 0 in all recorded elements cannot be read, and counts as planned.
         let mut all = planned;
         for (&column, weight) in system.present.iter().zip(self.weights.iter()) {
             let weight = weight / factor;
@@ -344,9 +343,9 @@ impl Fit {
     }
 }
 
-/// The factor that all gradients were multiplied with: the one with which most microbatches are as they
-/// should be, or are there as often as there are replicas, on this rank alone; of several, the one next
-/// to an average.
+/// Returns the factor by which all gradients were multiplied. It is the factor with which most microbatches are
+/// right, or have the number of replicas as their weight on this rank only. Of several such factors, it is the one
+/// nearest to an average.
 fn factor(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, fits: &[Fit]) -> f64 {
     let spec = scene.observed.spec;
     if buffer.point == Point::Accumulator {
@@ -354,7 +353,7 @@ fn factor(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, fits: &[Fit]) -> 
     }
     let (world, ga) = (scene.observed.replicas() as f64, spec.gradient_accumulation_steps);
     let average = 1.0 / world;
-    // Weights of each microbatch of each fit, by rank.
+    // The weights of each microbatch of each fit, by rank.
     let mut microbatches: Vec<(usize, Vec<(usize, f64)>)> = Vec::new();
     for fit in fits {
         for microbatch in 0..ga {
@@ -386,7 +385,7 @@ fn factor(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, fits: &[Fit]) -> 
         .map(|candidate| (right(*candidate), *candidate))
         .max_by(|a, b| a.0.cmp(&b.0).then_with(|| distance(b.1).total_cmp(&distance(a.1))));
     let Some((_, best)) = best else { return average };
-    // Rounding moves each weight by itself, and their mean by less.
+    // Rounding changes each weight separately, and their mean by less.
     let alike: Vec<f64> = candidates.into_iter().filter(|it| is(it / best, 1.0)).collect();
     alike.iter().sum::<f64>() / alike.len() as f64
 }

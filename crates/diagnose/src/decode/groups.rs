@@ -11,15 +11,15 @@ use super::{Reading, largest};
 use zprobe_model::spec::Usage;
 use zprobe_report::Elements;
 
-/// A parameter, and the first of its elements and the one after the last if it is about some of them only.
+/// The index of a parameter; for a part of its elements, also the index of the first one and the end of the range.
 pub(super) type Place = (usize, Option<[usize; 2]>);
 
-/// The place of a piece as a whole.
+/// Returns the place of a piece that covers its parameter as a whole.
 pub(super) fn whole(piece: &Fragment) -> Place {
     (piece.param, None)
 }
 
-/// Pieces of parameters that are used alike, grouped by the weights that they hold.
+/// Pieces of parameters with the same usage, grouped by the weights that they hold.
 pub(super) struct Groups {
     usage: Usage,
     special: bool,
@@ -38,41 +38,41 @@ struct Group {
 }
 
 impl Groups {
-    /// Creates groups without pieces, of one special parameter or of ordinary ones. `planned` are
-    /// the weights that the plan expects in them.
+    /// Creates an empty collection, for one special parameter or for all ordinary ones. `planned` are the weights
+    /// that the plan expects in the pieces.
     pub fn new(usage: Usage, special: bool, planned: Rc<Weights>, tolerance: f64) -> Self {
         Self { usage, special, tolerance, planned, groups: Vec::new() }
     }
 
-    /// Usage of the parameters.
+    /// The usage of the parameters.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    /// Weights that the plan expects in the pieces.
+    /// The weights that the plan expects in the pieces.
     pub fn planned(&self) -> &Rc<Weights> {
         &self.planned
     }
 
-    /// All different weights found so far that explain their pieces, and are no mere possibility.
+    /// Iterates over the different weights found so far that explain their pieces with certainty.
     pub fn found(&self) -> impl Iterator<Item = &Rc<Weights>> {
         let is_definite = |group: &&Group| group.explained && group.read.possible.is_empty();
         self.groups.iter().filter(is_definite).map(|group| &group.read.weights)
     }
 
-    /// True if some piece is explained by no weights.
+    /// True if some piece has no weights that explain it.
     pub fn has_unexplained(&self) -> bool {
         self.groups.iter().any(|group| !group.explained)
     }
 
-    /// True if weights explain what they were read from.
+    /// True if the weights explain the elements from which they were read.
     pub fn explains(&self, read: &Explanation) -> bool {
         read.residual <= self.tolerance || read.residual <= self.slack(&read.weights)
     }
 
-    /// Adds places with what they hold.
+    /// Adds places with the explanation of their elements.
     pub fn add(&mut self, read: Explanation, places: impl IntoIterator<Item = Place>) {
-        // There may be tens of thousands of weights: they are compared only where that decides.
+        // There may be tens of thousands of weights, so that they are compared only if the comparison decides.
         let explained = self.explains(&read);
         let slack = OnceCell::new();
         let alike = |other: &Explanation| {
@@ -85,7 +85,7 @@ impl Groups {
                 pairs.all(|(a, b)| (a - b).abs() <= *slack)
             }
         };
-        // Windows that no weights explain have nothing in common; one entry stands for all.
+        // Windows that no weights explain have nothing in common, and one entry stands for all of them.
         let same = self
             .groups
             .iter()
@@ -103,9 +103,8 @@ impl Groups {
         }
     }
 
-    /// Largest residual that passes as noise beside these weights. A wrong scale (1/3, say) is
-    /// rounded in the narrowest dtype on the way, which leaves noise far below the deviation
-    /// itself.
+    /// The largest residual that counts as noise next to these weights. A wrong scale (such as 1/3) is rounded in the
+    /// narrowest dtype on its way, which leaves noise far below the deviation itself.
     pub fn slack(&self, weights: &Rc<Weights>) -> f64 {
         if Rc::ptr_eq(weights, &self.planned) {
             return self.tolerance;
@@ -115,8 +114,8 @@ impl Groups {
         self.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation)
     }
 
-    /// Turns each group into a reading. The only group of ordinary parameters, if there are
-    /// several, names none of them: it stands for all that no other reading of the buffer names.
+    /// Turns each group into a reading. If ordinary parameters form a single group, its reading names no parameters:
+    /// it stands for all that no other reading of the buffer names.
     pub fn into_readings(self, covered: f64, name: impl Fn(usize) -> String) -> Vec<Reading> {
         let ordinary = self.groups.len() == 1 && !self.special;
         let name = &name;

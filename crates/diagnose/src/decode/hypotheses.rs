@@ -1,4 +1,4 @@
-//! Hypotheses about a piece that is too short to decode: the slips that have a name.
+//! Hypotheses about a piece that is too short to be decoded: the named slips.
 
 use zprobe_model::spec::RunSpec;
 use zprobe_model::spec::code::Code;
@@ -6,42 +6,41 @@ use zprobe_model::spec::code::Code;
 use super::super::placement::Fragment;
 use super::weights::Weights;
 
-/// Factors that a slip multiplies the plan's weights with.
+/// The factors by which a slip multiplies the plan's weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Slip {
-    /// Factors by microbatch: those of the rank that holds the buffer, and those of all other
-    /// ranks.
+    /// Different factors for each microbatch, on the rank that holds the buffer and on all other ranks.
     Microbatches {
-        /// Factors of the other ranks' gradients.
+        /// The factors of the other ranks' gradients, by microbatch.
         others: Vec<f64>,
-        /// Factors of the holder's own gradients.
+        /// The factors of the holder's own gradients, by microbatch.
         own: Vec<f64>,
     },
-    /// A factor of a single gradient, all others unchanged.
+    /// A factor of a single gradient; all others are unchanged.
     One {
-        /// Source rank.
+        /// The rank whose gradient has the factor.
         rank: usize,
-        /// Microbatch.
+        /// The microbatch whose gradient has the factor.
         microbatch: usize,
-        /// Its factor.
+        /// The factor of this gradient.
         factor: f64,
     },
 }
 
-/// Most microbatches of a step with which slips of single microbatches are tried on short pieces.
+/// The largest number of microbatches per step for which slips of single microbatches are tried on short pieces.
 const MOST_PLACES: usize = 1 << 10;
 
-/// Step and rank of a buffer, which tell the holder's own gradients from those of other ranks.
+/// The step and the rank of a buffer, which tell the holder's own gradients from those of other ranks.
 #[derive(Clone, Copy)]
 pub struct Owner {
-    /// Optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Rank.
+    /// The rank that holds the buffer.
     pub rank: usize,
 }
 
 impl Slip {
-    /// Weights that the slip makes of the plan's on `rank`.
+    /// Returns the plan's weights on `rank`, changed by the slip.
     pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
         planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
     }
@@ -50,7 +49,7 @@ impl Slip {
     pub fn changes(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
         let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
         match self {
-            // Only its own place is looked at: a run has as many of these slips as gradients.
+            // Only the place of the slip is checked, because a run has as many such slips as gradients.
             Slip::One { rank, microbatch, .. } => {
                 (0..spec.code_steps()).any(|step| changed(spec.column(step, *rank, *microbatch)))
             }
@@ -58,7 +57,7 @@ impl Slip {
         }
     }
 
-    /// Factor for the weight of a column in a buffer of `owner`.
+    /// The factor of a column's weight in a buffer of `owner`.
     fn factor(&self, spec: &RunSpec, owner: usize, column: usize) -> f64 {
         let ga = spec.gradient_accumulation_steps;
         let (source, m) = (column / ga % spec.world_size, column % ga);
@@ -72,9 +71,8 @@ impl Slip {
         }
     }
 
-    /// True if the slip explains a piece, up to `tolerance` in each element. No weights are made
-    /// for this: the sums of the plan's weights are known for all ranks together, and single
-    /// gradients are cheap.
+    /// True if the slip explains a piece, up to `tolerance` in each element. The slip's weights are not computed for
+    /// this: the sums of the plan's weights are shared by all ranks, and single gradients are cheap.
     pub fn fits(
         &self,
         spec: &RunSpec,
@@ -109,7 +107,7 @@ impl Slip {
     }
 }
 
-/// Every named slip of a run.
+/// Returns all named slips of a run.
 pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let world_size = world as f64;
@@ -119,11 +117,11 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     };
     let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
     let mut made = Vec::new();
-    // A slip has as many factors as a step has microbatches: with more microbatches than anybody
-    // trains with, slips take too much room.
+    // A slip has one factor for each microbatch of a step. With more microbatches than any training uses, the slips
+    // would take too much memory.
     let places = if ga <= MOST_PLACES { ga } else { 0 };
-    // Gradients that were not averaged: from some microbatch on, which may be the first, and of one
-    // alone.
+    // Gradients that were not averaged: all from some microbatch on (which may be the first), or those of a single
+    // microbatch.
     for first in 0..places {
         let not = |is: &dyn Fn(usize) -> bool| {
             microbatches(&|m| if is(m) { 0.0 } else { 1.0 }, &|m| {
@@ -133,7 +131,7 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
         made.push(not(&|m| m >= first));
         made.push(not(&|m| m == first));
     }
-    // Gradients that were divided by the number of ranks and not summed, and those of the last microbatch alone.
+    // Gradients that were divided by the number of ranks but not summed, and gradients of only the last microbatch.
     made.push(microbatches(&|_| 0.0, &|_| 1.0));
     made.push(alike(&|m| if m + 1 == ga { 1.0 } else { 0.0 }));
     for factor in [world, ga, 2].map(|number| number as f64) {

@@ -1,7 +1,7 @@
-//! Contribution weights: which gradients a buffer really holds.
+//! Contribution weights: the gradients that a buffer really holds.
 //!
-//! For a buffer `b` this finds `w` with `b = 1/(W·GA)·Σ w[r,m]·g[r,m]`: exactly for coded data
-//! (`coded`), by least squares otherwise (`dense`).
+//! For a buffer `b`, decoding finds `w` with `b = 1/(W·GA)·Σ w[r,m]·g[r,m]`: exactly for coded data (`coded`), and by
+//! least squares otherwise (`dense`).
 
 mod coded;
 mod cut;
@@ -33,61 +33,59 @@ use super::placement::Placement;
 use hypotheses::Slip;
 use weights::Weights;
 
-/// A factor that a user's script has multiplied all gradients of a buffer with.
+/// The factor by which a user's script multiplied all gradients of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor {
-    /// The value: 1/W for an average.
+    /// The value of the factor; 1/W for an average.
     pub value: f64,
-    /// Bound on the relative error of the value.
+    /// The bound on the relative error of the value.
     pub slack: f64,
-    /// True if the value was not read: weights are so wrong that they do not tell it.
+    /// True if the value was not read, because the weights are too wrong to show it.
     pub is_assumed: bool,
 }
 
 impl Factor {
-    /// A factor that was read from weights without rounding.
+    /// Creates a factor that was read from weights without rounding.
     fn exact(value: f64) -> Self {
         Self { value, slack: 0.0, is_assumed: false }
     }
 
-    /// The factor with which a rank's own gradients have the weight that the plan gives them before a reduction.
+    /// Creates the factor with which a rank's own gradients have their planned weight before a reduction.
     fn own(spec: &RunSpec) -> Self {
         Self::exact(1.0 / spec.world_size as f64)
     }
 
-    /// The average over some ranks, where weights do not tell the factor.
+    /// Creates the factor of an average over `replicas` ranks, for weights that do not show the factor.
     fn assumed(replicas: usize) -> Self {
         Self { is_assumed: true, ..Self::exact(1.0 / replicas as f64) }
     }
 }
 
-/// Contribution weights of all buffers, and the limits of reading them.
+/// The contribution weights of all buffers, and the limits of their decoding.
 pub struct Decoded {
-    /// Contributions, one entry per buffer, or several where weights differ within a buffer.
+    /// The contributions, one entry per buffer, or several where weights differ within a buffer.
     pub contributions: Vec<Contribution>,
-    /// Smallest change of a weight at the optimizer's input that would have been seen; none if
-    /// nothing could be read there.
+    /// The smallest change of a weight at the optimizer's input that would have been detected; `None` if no weights
+    /// could be read there.
     pub smallest_weight_deviation: Option<f64>,
-    /// Largest condition number of the systems that were solved: 1 for codes; none if none was
-    /// solved.
+    /// The largest condition number of the solved systems; 1 for codes, `None` if no system was solved.
     pub condition: Option<f64>,
-    /// Smallest change of one element that would have been seen; none for dense data.
+    /// The smallest change of one element that would have been detected; `None` for dense data.
     pub smallest_element_deviation: Option<f64>,
-    /// Precision with which gradients were added up, point by point; dense data only.
+    /// The precision with which gradients were added up, by point; empty except for dense data.
     pub precision: Vec<Precision>,
-    /// Factors that a user's script has multiplied all gradients with, by step and rank, as far as they were read.
+    /// The factors by which a user's script multiplied all gradients, by (step, rank), as far as they were read.
     pub factors: BTreeMap<(usize, usize), Factor>,
-    /// Reasons why weights could not be read, one sentence each.
+    /// The reasons why weights could not be read, one sentence each.
     pub refusals: Vec<String>,
-    /// True if everything that the optimizers were to consume was read.
+    /// True if everything that the optimizers should consume was read.
     complete: bool,
-    /// Number of elements that were read at the last word ([`zprobe_model::spec::RunSpec::last_word`]), by
-    /// step and rank.
+    /// The number of elements that were read at the last word ([`zprobe_model::spec::RunSpec::last_word`]), by (step, rank).
     read: BTreeMap<(usize, usize), usize>,
 }
 
 impl Decoded {
-    /// Contributions of a run of which no buffer was read yet.
+    /// Creates the empty result of a run.
     fn empty() -> Self {
         Self {
             contributions: Vec::new(),
@@ -102,20 +100,20 @@ impl Decoded {
         }
     }
 
-    /// Takes back what was read of a run: nothing can be concluded, for this reason.
+    /// Withdraws all conclusions about the weights, for the given reason.
     pub fn refuse(&mut self, why: String) {
         self.complete = false;
         self.refusals.push(why);
     }
 
-    /// True if everything that the optimizers were to consume was read, well enough to conclude.
+    /// True if everything that the optimizers should consume was read, well enough for a conclusion.
     pub fn complete(&self) -> bool {
         self.complete && self.smallest_weight_deviation.is_some()
     }
 }
 
-/// Leaves out what is wrong in the first recorded step of a script, if later steps have gradients of the step before:
-/// the first step of all has codes of another length, which look like anything.
+/// Removes the deviations of a script's first recorded step, if later steps hold gradients of the step before. The
+/// step before the first recorded one has codes of another length, which can look like any weights.
 fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
     let Some(first) = spec.recorded_steps().next() else { return };
     let is_late = |it: &Contribution| {
@@ -127,22 +125,22 @@ fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
     }
 }
 
-/// Inputs of decoding.
+/// The inputs of decoding.
 pub struct Scene<'a> {
-    /// The trace, sorted.
+    /// The events of the trace, sorted by topic.
     pub observed: &'a Observed<'a>,
-    /// Plan of where every gradient should have gone.
+    /// The plan of where every gradient should have gone.
     pub plan: &'a Plan,
-    /// Placement of the parameters on the ranks.
+    /// The placement of the parameters on the ranks.
     pub placement: &'a Placement,
-    /// Elements that no rank's optimizer was seen to hold.
+    /// The elements that were not seen in any rank's optimizer.
     pub missing: &'a Missing,
-    /// The norms that gradients must have.
+    /// The norms that the gradients must have.
     pub norms: &'a Norms,
 }
 
 impl Scene<'_> {
-    /// Factor with which clipping multiplied a buffer.
+    /// Returns the clipping that was applied to a buffer.
     fn clip(&self, buffer: &Buffer<'_>) -> Clip {
         match (buffer.point, buffer.step) {
             (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
@@ -153,7 +151,7 @@ impl Scene<'_> {
     }
 }
 
-/// Reads the weights in every buffer.
+/// Reads the weights in all buffers.
 pub fn decode(scene: &Scene<'_>) -> Decoded {
     let spec = scene.observed.spec;
     let mut decoded = match spec.model {
@@ -171,14 +169,14 @@ pub fn decode(scene: &Scene<'_>) -> Decoded {
 }
 
 impl Decoded {
-    /// Checks that everything was read: a clean verdict needs every trainable element that was to
-    /// be recorded, on every rank that holds it, in every step that the engine did not skip.
+    /// Checks that everything was read. A clean verdict needs every trainable element that had to be recorded, on
+    /// every rank that holds it, in every step that the engine did not skip.
     fn check_completeness(&mut self, scene: &Scene<'_>) {
         let spec = scene.observed.spec;
         if scene.observed.gives_up_as_a_habit() {
             self.complete = false;
-            let refusal = "microbatches whose gradients were cleared before an optimizer stepped, \
-                           again and again: they are lost on purpose, or the first step has fewer \
+            let refusal = "microbatches whose gradients were cleared repeatedly before an optimizer stepped: \
+                           they are lost on purpose, or the first step has fewer \
                            microbatches than the others";
             self.refusals.push(refusal.to_owned());
         }
@@ -190,8 +188,7 @@ impl Decoded {
         let outcome = spec.last_word() == Point::Parameters;
         if !outcome && !scene.placement.is_complete() {
             self.complete = false;
-            self.refusals
-                .push("the partition of a rank: what it holds was not recorded".to_owned());
+            self.refusals.push("the partition of a rank: its layout was not recorded".to_owned());
         }
         for step in spec.recorded_steps() {
             let partial: Vec<usize> = (0..spec.world_size)
@@ -204,7 +201,7 @@ impl Decoded {
                     };
                     let read = self.read.get(&(step, rank)).copied().unwrap_or(0);
                     let ga = spec.gradient_accumulation_steps;
-                    // An optimizer to which no gradient is due may be given nothing.
+                    // An optimizer without any due gradient may get no input.
                     let idle = read == 0
                         && !outcome
                         && !scene.placement.is_due(scene.plan, step, rank, ga);
@@ -213,7 +210,7 @@ impl Decoded {
                 .collect();
             if !partial.is_empty() {
                 self.refusals.push(format!(
-                    "the {} of step {step} on {}: it was not read as a whole",
+                    "the {} of step {step} on {}: it was not read in full",
                     spec.last_word().describe(),
                     counted("rank", &partial)
                 ));
@@ -223,33 +220,31 @@ impl Decoded {
     }
 }
 
-/// Weights read from one piece of a buffer.
+/// The weights that were read from one piece of a buffer.
 struct Reading {
-    /// Weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
+    /// The weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
     weights: Rc<Weights>,
-    /// All weights that explain the piece, where it is too short to tell; empty where the weights are
-    /// certain.
+    /// All weights that explain a piece that is too short to be certain; empty if the weights are certain.
     possible: Vec<Rc<Weights>>,
-    /// The slip by which the weights were found, if any.
+    /// The slip by which the weights were found; `None` if no slip was needed.
     slip: Option<Slip>,
-    /// True if the weights are the plan's, of all parameters that no shape is about.
+    /// True if the weights are the plan's and cover all parameters of ordinary usage.
     is_plain: bool,
-    /// Largest part that no gradient explains.
+    /// The largest part that no gradient explains.
     residual: f64,
-    /// Bound on the error of a weight.
+    /// The bound on the error of a weight.
     tolerance: f64,
-    /// Fraction of the elements that were decoded by themselves.
+    /// The fraction of the elements that were decoded by themselves.
     covered: f64,
-    /// Usage of the parameters.
+    /// The usage of the parameters.
     usage: Usage,
-    /// Parameters; none for all that no other reading of the buffer names.
+    /// The parameters; `None` for all that no other reading of the buffer names.
     params: Option<Vec<String>>,
-    /// Runs of elements, where the reading is about parts of parameters.
+    /// The runs of elements, for a reading about parts of parameters.
     elements: Vec<Elements>,
 }
 
-/// Weights that the plan expects in a buffer like this after `step`, in parameters that are used
-/// like `usage`.
+/// Returns the weights that the plan expects in this buffer after `step`, in parameters with this `usage`.
 fn expected(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
     let spec = scene.observed.spec;
     let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
@@ -260,7 +255,7 @@ fn expected(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, usage: Usage) -
     scene.plan.expected(usage, buffer.point, step, microbatch, buffer.rank)
 }
 
-/// Turns a reading into a report entry and compares it with the plan.
+/// Turns a reading into a report entry, and compares it with the plan.
 fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Contribution {
     let spec = scene.observed.spec;
     let step = buffer.step.unwrap_or(0);
@@ -283,9 +278,8 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let of_ranks = |columns: &[f64]| -> Vec<Vec<f64>> {
         ranks.clone().map(|rank| of_step(columns, step, rank)).collect()
     };
-    // A step shares its codes with an older one. If gradients of the steps in between are left
-    // over, the excess over the plan is attributed to the older step. A script's first step has codes
-    // of its own.
+    // A step shares its codes with an older step. If gradients of the steps in between are left over, the excess over
+    // the plan is attributed to the older step. A script's first step has its own codes.
     let is_shared = step >= spec.code_steps() + usize::from(spec.script().is_some());
     let tables = |weights: &[f64]| {
         let earlier = |rank| {
@@ -318,7 +312,7 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     }
 }
 
-/// The largest value; infinite if one is NaN.
+/// Returns the largest value; infinity if one of the values is NaN.
 pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(
         0.0,
@@ -328,20 +322,20 @@ pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     )
 }
 
-/// A weight within `tolerance` of an integer is that integer.
+/// Rounds a weight to the nearest integer, if that is within `tolerance`.
 fn snap(weight: f64, tolerance: f64) -> f64 {
     let integer = weight.round();
     // Adding zero turns -0 into 0.
     if (weight - integer).abs() <= tolerance { integer + 0.0 } else { weight }
 }
 
-/// True if the weights of a step can be read at this point with this optimizer.
+/// True if the weights of this buffer's step can be read at its point with this optimizer.
 fn is_readable(observed: &Observed<'_>, buffer: &Buffer<'_>) -> bool {
     match buffer.point {
         Point::LocalGradient => false,
         Point::Accumulator | Point::Reduced | Point::BeforeStep | Point::OptimizerInput => true,
         Point::MasterWeights | Point::Parameters => {
-            // A step that failed has not come to its update.
+            // A step that failed did not reach its update.
             let taken = buffer.step.is_some_and(|step| !observed.failed_in(step, buffer.rank));
             let spec = observed.spec;
             spec.model == Model::Coded && spec.optimizer.readable_lr().is_some() && taken

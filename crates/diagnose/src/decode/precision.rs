@@ -1,9 +1,8 @@
-//! Precision with which gradients were added up, which only dense data show.
+//! The precision with which gradients were added up, which shows only in dense data.
 //!
-//! Integers of the coded model are exact in every dtype, so that they do not show in which one a
-//! sum ran. Dense gradients are rounded in each addition, by about `u` of the dtype: the difference
-//! between a buffer and the sum in fp64 says how many bits the sum had, whatever the dtype that the
-//! buffer has now.
+//! Integers of the coded model are exact in every dtype, so that they do not show the dtype of a sum. Dense gradients
+//! are rounded in each addition, by about `u` of the dtype. The difference between a buffer and the sum in fp64
+//! therefore shows how many bits the sum had, whatever dtype the buffer has now.
 
 use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
@@ -12,15 +11,15 @@ use zprobe_report::Precision;
 use super::super::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 use super::sums::Narrower;
 
-/// Difference between a buffer and what it should hold.
+/// The difference between a buffer and its planned content.
 pub(super) struct Remainder {
-    /// Norm of the difference, as a share of the norm of the sum.
+    /// The norm of the difference, as a share of the norm of the sum.
     share: f64,
     operations: usize,
 }
 
 impl Remainder {
-    /// Compares a buffer at `point`. `elements` are what it holds, and what it should hold.
+    /// Compares a buffer at `point` with the plan; `elements` are pairs of the held value and the planned value.
     pub fn new(spec: &RunSpec, point: Point, elements: impl Iterator<Item = (f64, f64)>) -> Self {
         let (mut left, mut sum) = (0.0, 0.0);
         for (held, due) in elements {
@@ -37,7 +36,7 @@ impl Remainder {
         self.share.is_finite()
     }
 
-    /// The dtype whose rounding leaves such a difference.
+    /// Returns the dtype whose rounding leaves such a difference.
     fn seen(&self) -> Dtype {
         if self.share <= gamma(self.operations, Dtype::Fp32) {
             Dtype::Fp32
@@ -48,7 +47,7 @@ impl Remainder {
         }
     }
 
-    /// The report's entry. `narrower` is the sum that was found to be in a narrower dtype than was asked for.
+    /// Returns the report's entry. `narrower` is a sum that was found to run in a narrower dtype than requested.
     pub fn precision(&self, spec: &RunSpec, point: Point, narrower: Option<Narrower>) -> Precision {
         let relative_error = self.share;
         if let Some(Narrower { over, asked, seen }) = narrower {
@@ -60,15 +59,14 @@ impl Remainder {
                 narrower: Some(over),
             };
         }
-        // The share of the norm only gives the dtype a name.
+        // The share of the norm only names the dtype.
         let (asked, seen) = (asked(spec, point), self.seen());
         let as_exact_as = if seen.is_narrower_than(asked) { asked } else { seen };
         Precision { point, asked, as_exact_as, relative_error, narrower: None }
     }
 }
 
-/// Adds what was seen of one buffer to what was seen of others at the same point: the least exact
-/// counts.
+/// Merges the precision of one buffer with that of other buffers at the same point; the least exact one counts.
 pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
     match all.iter_mut().find(|known| known.point == seen.point) {
         Some(known) => {
@@ -87,9 +85,8 @@ pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
     }
 }
 
-/// The narrowest dtype in which a sum at this point may run. With an fp16 model that is fp16 at
-/// best: gradients that the engine multiplies with a loss scale are rounded differently from the
-/// recorded ones.
+/// Returns the narrowest dtype in which a sum at this point may run. For an fp16 model that is fp16 at best, because
+/// gradients that the engine multiplies by a loss scale are rounded differently from the recorded ones.
 pub(super) fn asked(spec: &RunSpec, point: Point) -> Dtype {
     let wire = (!is_of_one_rank(point)).then(|| spec.narrowest_comm_dtype());
     let scaled = (spec.dtype == Dtype::Fp16).then_some(Dtype::Fp16);
@@ -97,7 +94,7 @@ pub(super) fn asked(spec: &RunSpec, point: Point) -> Dtype {
     dtypes.min_by_key(|dtype| dtype.exact_integers()).unwrap_or(spec.grad_accum_dtype)
 }
 
-/// True if a buffer at this point holds one rank's own gradients, which never crossed the ranks.
+/// True if a buffer at this point holds only one rank's own gradients, before any reduction.
 pub(super) fn is_of_one_rank(point: Point) -> bool {
     matches!(point, Point::LocalGradient | Point::Accumulator)
 }
@@ -107,7 +104,8 @@ mod tests {
     use super::*;
     use zprobe_model::spec::SpecRequest;
 
-    /// Sums of three addends in each of many elements, as `add` computes them, and what they should be.
+    /// Creates the remainder of sums of three addends in many elements, computed by `add`, compared with the exact
+    /// sums.
     fn remainder(add: impl Fn(f64, f64) -> f64) -> Remainder {
         let elements = (0..500).map(|element| {
             let addends = [0.3, 0.7, 1.1].map(|phase| {

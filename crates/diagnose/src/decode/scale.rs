@@ -1,8 +1,8 @@
-//! The factor that a user's script has multiplied all gradients with: the average over ranks, a
-//! clipping coefficient, a loss scale that was taken out.
+//! The factor by which a user's script multiplied all gradients: the average over ranks, a clipping coefficient, or
+//! the removal of a loss scale.
 //!
-//! Codes take the place of gradients behind the loss, so that the factor cannot be predicted. It is
-//! read from the buffer itself: it is the weight that most gradients have.
+//! Codes replace the gradients after the loss, so that the factor cannot be predicted. The factor is read from the
+//! buffer itself, as the weight that most gradients have.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,21 @@ use super::super::bounds::{self, STANDARD_ERRORS};
 use super::super::placement::Fragment;
 use super::{Factor, largest};
 
-/// Weights below this share of the largest one are noise.
+/// Weights below this share of the largest weight are noise.
 const NOISE: f64 = 1.0 / 256.0;
 
-/// The common factor of a buffer, and what it leaves.
+/// The common factor of a buffer, and the rounding bound that it implies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// Value of a gradient's code in the buffer, in units of the code: 1/W for an average.
+    /// The value of a gradient's code in the buffer, in units of the code; 1/W for an average.
     pub factor: Factor,
-    /// Bound on the error of an element after the division by the factor, in contributions.
+    /// The bound on the error of an element after the division by the factor, in contributions.
     pub tolerance: f64,
 }
 
 impl Scale {
-    /// Reads the common factor from the windows of all pieces that are long enough to be decoded, where
-    /// gradients are averaged over so many replicas; none where there is no such piece, or nothing in any.
+    /// Reads the common factor from the windows of all pieces that are long enough to be decoded, for gradients
+    /// averaged over `replicas` ranks. `None` if there is no such piece, or all of them are 0.
     pub fn read(
         spec: &RunSpec,
         replicas: usize,
@@ -55,14 +55,14 @@ impl Scale {
         Some(Self::new(spec, common_factor(replicas, &weights)?, values))
     }
 
-    /// The factor of a rank's own gradients before a reduction: they are what autograd delivered.
+    /// Returns the factor of a rank's own gradients before a reduction, which are as autograd delivered them.
     pub fn own(spec: &RunSpec, values: &[f64]) -> Self {
         Self::new(spec, Factor::own(spec), values)
     }
 
-    /// The common factor of elements that are too few to be decoded, of which the plan expects such sums
-    /// of codes: the one with which all of them are as planned, else that of an average over so many
-    /// replicas. None where the elements are also too few to show that they are as planned.
+    /// Reads the common factor of elements that are too few to be decoded; `planned` are the sums of codes that the
+    /// plan expects. Returns the factor with which all elements are as planned, or else that of an average over
+    /// `replicas` ranks. `None` if the elements are also too few to show that they are as planned.
     pub fn of_few(
         spec: &RunSpec,
         replicas: usize,
@@ -80,8 +80,8 @@ impl Scale {
                 (value / (UNIT * scale.factor.value) - sum).abs() <= scale.tolerance
             })
         };
-        // What is due nowhere is a slip by any factor. Where something is, a slip shows in the elements that
-        // are due to be 0 as much as in the others.
+        // If no element is due a gradient, any value is a slip, whatever the factor. Otherwise a slip shows in the
+        // elements that should be 0 as much as in the others.
         let is_enough = square == 0.0 || planned.len() as f64 >= bounds::DETERMINED_BITS;
         if square > 0.0 && is_as_planned(&average) {
             Some(average)
@@ -97,8 +97,7 @@ impl Scale {
         }
     }
 
-    /// The factor, with the tolerance of elements from which gradients of the first step were taken that were as large as
-    /// `left`.
+    /// Widens the tolerance for elements from which gradients of the first step, as large as `left`, were subtracted.
     pub fn after(self, spec: &RunSpec, left: f64) -> Self {
         let rounding = roundings(spec) as f64 * spec.dtype.unit_roundoff() * left;
         Self { tolerance: self.tolerance + rounding / (UNIT * self.factor.value), ..self }
@@ -115,22 +114,22 @@ impl Scale {
     }
 }
 
-/// Weight of a gradient in a piece.
+/// The weight of a gradient in a piece.
 #[derive(Clone, Copy)]
 struct Weight {
-    /// Rank of the gradient.
+    /// The rank of the gradient.
     rank: usize,
     value: f64,
-    /// True if all gradients have the same weight in the piece.
+    /// True if all gradients in the piece have the same weight.
     is_even: bool,
 }
 
-/// True for weights that are the same but for rounding.
+/// True if both weights are the same except for rounding.
 fn is_same(a: f64, b: f64) -> bool {
     (b / a - 1.0).abs() < bounds::SAME_SCALE
 }
 
-/// The factor that most gradients have in common. Returns none if all weights are 0.
+/// Returns the factor that most gradients have in common; `None` if all weights are 0.
 fn common_factor(replicas: usize, weights: &[Weight]) -> Option<Factor> {
     let most = largest(weights.iter().map(|it| it.value.abs()));
     let is_there = |weight: f64| weight.abs() > most * NOISE;
@@ -141,7 +140,7 @@ fn common_factor(replicas: usize, weights: &[Weight]) -> Option<Factor> {
         .collect();
     let average = 1.0 / replicas as f64;
     let common = most_common(&mut there, average)?;
-    // Where all gradients of other ranks are missing, the own ones may be there several times.
+    // If all gradients of other ranks are missing, a rank's own gradients may have been added several times.
     let multiple = common.value / average;
     let is_multiple = (multiple - multiple.round()).abs() < bounds::SAME_SCALE
         && (2.0..=replicas as f64).contains(&multiple.round());
@@ -152,15 +151,15 @@ fn common_factor(replicas: usize, weights: &[Weight]) -> Option<Factor> {
     Some(if lacks_ranks && is_multiple { Factor::assumed(replicas) } else { common })
 }
 
-/// Number of times that a sum of codes may be rounded on its way.
+/// The number of times that a sum of codes may be rounded on its way.
 fn roundings(spec: &RunSpec) -> usize {
     let divided = if spec.world_size.is_power_of_two() { 0 } else { spec.world_size };
     bounds::FACTORS + divided
 }
 
-/// The mean of the largest group of equal numbers. A group that is at least half as large, nearer to `expected` and of
-/// nothing but even pieces goes before it: a slip may concern most parameters. Each number comes with whether its piece
-/// is even.
+/// Returns the mean of the largest group of equal numbers; each number comes with a flag that its piece is even. A
+/// group of at least half that size, nearer to `expected` and made only of even pieces, is preferred, because a slip
+/// may affect most parameters.
 fn most_common(numbers: &mut [(f64, bool)], expected: f64) -> Option<Factor> {
     numbers.sort_by(|a, b| a.0.total_cmp(&b.0));
     let same = |a: &(f64, bool), b: &(f64, bool)| is_same(a.0, b.0);
@@ -188,11 +187,11 @@ mod tests {
             most_common(&mut numbers.to_vec(), 0.5).map(|factor| factor.value)
         };
         assert_eq!(of(&[]), None);
-        // Four parameters in two optimizers, and two in one.
+        // Four parameters that two optimizers hold, and two that one optimizer holds.
         let twice = [(1.0, true); 4];
         assert_eq!(of(&[&twice[..], &[(0.5, true); 2]].concat()), Some(0.5));
         assert_eq!(of(&[&twice[..], &[(0.5, true); 1]].concat()), Some(1.0));
-        // One of three microbatches that is there twice, with gradients that are multiplied with 0.25.
+        // One of three microbatches was counted twice, with gradients multiplied by 0.25.
         assert_eq!(of(&[(0.25, false), (0.25, false), (0.5, false)]), Some(0.25));
     }
 

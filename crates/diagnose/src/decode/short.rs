@@ -1,8 +1,8 @@
-//! Pieces that are too short to decode: they are compared with known weights.
+//! Pieces that are too short to be decoded, which are compared with known weights.
 //!
-//! These are the weights found in the same buffer, the plan's own, what the partitions of all ranks hold
-//! together, and what each named slip would have made of the plan's weights. A few elements may agree with
-//! several of them; then nothing is certain but that the plan's are wrong, and all that agree are kept.
+//! Known weights are those found in the same buffer, the plan's own, the weights that the partitions of all ranks
+//! hold together, and the plan's weights changed by each named slip. A few elements may agree with several of them.
+//! Then it is only certain that the plan's weights are wrong, and all weights that agree are kept.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,47 +18,46 @@ use super::hypotheses::{Owner, Slip};
 use super::largest;
 use super::weights::{Known, Weights};
 
-/// Most weights that are kept as possible.
+/// The largest number of possible weights that are kept.
 const MOST_POSSIBLE: usize = 16;
 
-/// Kind of a set of elements that are explained together.
+/// The kind of a set of elements that are explained together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
     /// A piece as a whole.
     Whole,
-    /// Elements that hold something else than those around them.
+    /// Elements that differ from their surroundings.
     Odd,
 }
 
 /// The weights that explain some elements best.
 pub(super) struct Explanation {
-    /// The weights.
+    /// The weights of the best explanation.
     pub weights: Rc<Weights>,
-    /// All weights that explain the elements, where these are too few to tell; empty where the weights are
-    /// certain.
+    /// All weights that explain the elements, if these are too few to be certain; empty if the weights are certain.
     pub possible: Vec<Rc<Weights>>,
-    /// The slip that turns the plan's weights into these, if they were found by one.
+    /// The slip that turns the plan's weights into these weights; `None` if no slip was needed.
     pub slip: Option<Slip>,
-    /// Largest part of an element that the weights do not explain.
+    /// The largest part of an element that the weights do not explain.
     pub residual: f64,
 }
 
 impl Explanation {
-    /// Weights that leave this much unexplained.
+    /// Creates an explanation that leaves `residual` unexplained.
     pub fn new(weights: Rc<Weights>, residual: f64) -> Self {
         Self { weights, possible: Vec::new(), slip: None, residual }
     }
 
-    /// Weights that leave nothing unexplained.
+    /// Creates an explanation that leaves nothing unexplained.
     pub fn exact(weights: Rc<Weights>) -> Self {
         Self::new(weights, 0.0)
     }
 }
 
 impl Decoder<'_> {
-    /// The weights that explain elements of one kind of parameter. They are definite if they were found
-    /// elsewhere in the buffer or are the plan's; if they are of a named slip, only where no other slip
-    /// fits and there are enough elements to tell. If nothing fits, those that deviate least.
+    /// Returns the weights that explain elements of one kind of parameter. Weights from elsewhere in the buffer, or
+    /// of the plan, are certain. Weights of a named slip are certain only if no other slip fits and there are enough
+    /// elements to tell. If no weights fit, those with the smallest deviation are returned.
     pub fn explain(
         &self,
         kinds: &BTreeMap<Option<usize>, Groups>,
@@ -76,8 +75,8 @@ impl Decoder<'_> {
             let residual = self.deviation(weights, pieces, values);
             Explanation::new(Rc::clone(weights), residual)
         };
-        // If all decoded pieces hold the same weights, those come first; otherwise nothing is assumed to
-        // be wrong, and the plan's come first.
+        // If all decoded pieces hold the same weights, these are tried first. Otherwise no fault is assumed, and the
+        // plan's weights are tried first.
         let mut found = own.found();
         let mut likely: Vec<Rc<Weights>> = match (found.next(), found.next()) {
             (Some(only), None) => vec![Rc::clone(only)],
@@ -89,8 +88,7 @@ impl Decoder<'_> {
         {
             return Some(read(weights));
         }
-        // Beside data that no gradient explains, a few elements may agree with something by chance,
-        // which says nothing.
+        // Next to foreign data, a few elements may agree with some weights by chance, which proves nothing.
         let is_foreign = kinds.values().any(Groups::has_unexplained);
         let usage = own.usage();
         let mut seen: Vec<Rc<Weights>> = own.found().cloned().collect();
@@ -116,7 +114,7 @@ impl Decoder<'_> {
         for weights in seen.iter().filter(fits) {
             add(&mut fitting, read(weights));
         }
-        // A piece that has the weights of another one in the same buffer has the same slip.
+        // A piece with the weights of another piece in the same buffer has the same slip.
         let mut certain = held == Held::Whole && fitting.len() == 1;
         if !certain && !is_foreign {
             let known = [Known::Nothing, Known::Added, Known::Left];
@@ -143,8 +141,8 @@ impl Decoder<'_> {
         Some(Explanation::new(Rc::clone(best.1), best.0))
     }
 
-    /// The slips that explain elements. That single gradients are lost in single elements is not thought
-    /// of.
+    /// Returns the slips that explain the elements. The loss of a single gradient in odd elements only is not
+    /// considered.
     fn fitting_slips(
         &self,
         planned: &Rc<Weights>,
@@ -172,7 +170,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Largest difference between pieces and what weights predict for them.
+    /// The largest difference between pieces and the prediction of the weights.
     pub fn deviation(&self, weights: &Weights, pieces: &[Fragment], values: &[f64]) -> f64 {
         let sum = weights.sum(&self.code);
         let elements =
@@ -180,7 +178,7 @@ impl Decoder<'_> {
         largest(elements.map(|(element, value)| (value - sum.value(element)).abs()))
     }
 
-    /// The weights with 0 for gradients that a parameter with this `usage` does not have.
+    /// Returns the weights, with 0 for gradients that a parameter with this `usage` does not have.
     fn as_used(&self, weights: &Rc<Weights>, usage: Usage) -> Rc<Weights> {
         if usage.uses_all() {
             return Rc::clone(weights);

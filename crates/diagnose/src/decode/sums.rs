@@ -1,10 +1,9 @@
-//! Sums of dense gradients, added up as an engine may have added them up: the dtypes in which they ran.
+//! Sums of dense gradients, recomputed as an engine may have computed them, to find the dtypes of the sums.
 //!
-//! The local gradients of every rank and microbatch are known bit for bit, and additions in a dtype are
-//! reproducible. So a sum is computed in each pair of dtypes, over the microbatches and over the ranks, and in
-//! each order in which engines compute it. A sum ran in fewer bits than asked for if such a computation leaves
-//! much less of what was observed than every computation that was asked for. Noise of another origin is near to
-//! none of them.
+//! The local gradients of every rank and microbatch are known bit for bit, and additions in a dtype are reproducible.
+//! So each sum is recomputed in each pair of dtypes, over the microbatches and over the ranks, and in each order that
+//! engines use. A sum ran in fewer bits than requested if such a computation matches the buffer much better than
+//! every requested computation. Noise of another origin is close to none of them.
 
 use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
@@ -13,77 +12,78 @@ use zprobe_report::Over;
 use super::super::bounds::{FACTORS, NEARER, gamma};
 use super::precision::is_of_one_rank;
 
-/// Most elements of a buffer that are compared, times the number of ranks.
+/// The largest number of compared elements of a buffer, times the number of ranks.
 const ELEMENTS: usize = 2048;
 
-/// One element of so many may be rounded to the other side: where additions in another order come to another
-/// fp32 number, and that is a tie in a narrower dtype.
+/// One in this many elements may be rounded to the other side: additions in another order may yield another fp32
+/// number, which is a tie in a narrower dtype.
 const TIES: usize = 16;
 
-/// Distance of the subnormal numbers of fp16.
+/// The distance between subnormal numbers of fp16.
 const FP16_SPACING: f64 = 1.0 / (1 << 24) as f64;
 
-/// The local gradients of a step that a buffer should hold the sum of.
+/// The local gradients of a step whose sum a buffer should hold.
 pub(super) struct Sums {
-    /// Elements of each gradient, by rank and by microbatch; each as it was recorded, divided by `GA`.
+    /// The elements of each gradient as recorded, divided by `GA`, by rank and by microbatch.
     addends: Vec<Vec<Vec<f64>>>,
-    /// True if the gradients of several ranks are in the buffer.
+    /// True if the buffer holds the gradients of several ranks.
     is_across: bool,
-    /// Dtype of the gradients that autograd computes.
+    /// The dtype of the gradients that autograd computes.
     computed_in: Dtype,
-    /// Dtype in which the buffer was recorded.
+    /// The dtype in which the buffer was recorded.
     held_in: Dtype,
 }
 
-/// Dtypes in which a sum runs.
+/// The dtypes in which a sum runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Arithmetic {
-    /// Dtype of the sum over the microbatches.
+    /// The dtype of the sum over the microbatches.
     accum: Dtype,
-    /// Dtype of the sum over the ranks.
+    /// The dtype of the sum over the ranks.
     wire: Dtype,
 }
 
-/// A sum that ran in fewer bits than the run asked for.
+/// A sum that ran in fewer bits than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Narrower {
-    /// The sum.
+    /// The kind of sum: over microbatches or over ranks.
     pub over: Over,
-    /// The dtype that was asked for.
+    /// The requested dtype.
     pub asked: Dtype,
-    /// The dtype in which it ran.
+    /// The dtype in which the sum ran.
     pub seen: Dtype,
 }
 
-/// The order in which an engine computes.
+/// The order in which an engine computes a sum.
 #[derive(Clone, Copy)]
 struct Order {
-    /// True if every microbatch is reduced by itself, as in ZeRO-2; false if a rank adds up its own first.
+    /// True if every microbatch is reduced by itself, as in ZeRO-2; false if a rank first adds up its own
+    /// microbatches.
     reduces_first: bool,
-    /// Place of the division by the ranks.
+    /// The place of the division by the number of ranks.
     division: Division,
-    /// Dtype in which the average over the ranks is added to those before: that of the wire, if only the sum is
-    /// cast, or that of the sum.
+    /// The dtype in which the average over the ranks is added to earlier ones: the dtype of the wire if only the sum
+    /// is cast, or else the dtype of the accumulator.
     returned_in: Dtype,
 }
 
-/// Place of the division by the ranks.
+/// The place of the division by the number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Division {
-    /// In the dtype of the gradients, before anything else, as in the part of DeepSpeed's `average_tensor` that
-    /// scatters.
+    /// The division runs first, in the dtype of the gradients, as in the scatter part of DeepSpeed's
+    /// `average_tensor`.
     InGradients,
-    /// Before gradients are cast to the dtype in which they cross the ranks.
+    /// The division runs before the cast to the dtype of the wire.
     BeforeCast,
-    /// After that, and before the sum.
+    /// The division runs after the cast and before the sum over ranks.
     BeforeSum,
-    /// After that and before the sum, as a product with the reciprocal.
+    /// A product with the reciprocal runs after the cast and before the sum over ranks.
     ReciprocalBeforeSum,
-    /// After the sum.
+    /// The division runs after the sum over ranks.
     AfterSum,
-    /// After the sum, as a product with the reciprocal.
+    /// A product with the reciprocal runs after the sum over ranks.
     ReciprocalAfterSum,
-    /// After the sum was cast back.
+    /// The division runs after the sum over ranks was cast back.
     AfterCast,
 }
 
@@ -99,18 +99,18 @@ impl Division {
     ];
 }
 
-/// The order of the ranks in a sum over them. Rings begin with another rank in each part of a buffer.
+/// The order of the ranks in a sum over them. Ring reductions begin with another rank in each part of a buffer.
 #[derive(Clone, Copy)]
 struct Ring {
-    /// The rank that the sum begins with.
+    /// The rank with which the sum begins.
     first: usize,
-    /// True if the ranks before it come next.
+    /// True if the sum goes through the ranks in descending order.
     is_reversed: bool,
 }
 
 impl Sums {
-    /// The addends of a buffer. `gradient(rank, microbatch)` gives a local gradient as it was recorded, for each
-    /// that the buffer holds once; none where the point is none of a sum that can be reproduced.
+    /// Collects the addends of a buffer. `gradient(rank, microbatch)` returns a local gradient as recorded, if the
+    /// buffer holds it once. `None` for a point whose sum cannot be reproduced.
     pub fn new(
         spec: &RunSpec,
         point: Point,
@@ -136,8 +136,8 @@ impl Sums {
         Some(Self { addends, is_across: !is_of_one_rank(point), computed_in: spec.dtype, held_in })
     }
 
-    /// The sum that ran in fewer bits than was asked for; none if what is held is as near to a sum that was
-    /// asked for.
+    /// Returns the sum that ran in fewer bits than requested; `None` if a requested sum is equally close to the held
+    /// values.
     pub fn narrower(&self, spec: &RunSpec, held: &[f64]) -> Option<Narrower> {
         let asked = Arithmetic { accum: spec.grad_accum_dtype, wire: spec.narrowest_comm_dtype() };
         let all = Dtype::ALL.iter().flat_map(|&accum| {
@@ -150,8 +150,8 @@ impl Sums {
         let operations = spec.gradient_accumulation_steps + spec.world_size + FACTORS;
         let compared = self.addends.first()?.first()?.len();
         let norm = held.iter().take(compared).map(|value| value * value).sum::<f64>().sqrt();
-        // Small numbers of fp16 are rounded by up to half the distance of its subnormal numbers, and otherwise
-        // where a loss scale or the division by `GA` came before the cast.
+        // Small numbers of fp16 are rounded by up to half the distance of its subnormal numbers. They are rounded
+        // differently if a loss scale or the division by `GA` came before the cast.
         let is_fp16 = [self.computed_in, asked.accum, asked.wire].contains(&Dtype::Fp16);
         let smallest = if is_fp16 { FP16_SPACING / 2.0 } else { 0.0 };
         let subnormal = operations as f64 * smallest * (compared as f64).sqrt();
@@ -163,7 +163,7 @@ impl Sums {
                 return None;
             }
         }
-        // Of equally near ones the widest is meant.
+        // Of equally close candidates, the widest dtypes are taken.
         let distances = narrower.into_iter().rev().map(|it| (self.distance(it, held), it));
         let (distance, seen) = distances.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
         if distance.is_nan() || distance >= NEARER * least {
@@ -176,8 +176,8 @@ impl Sums {
             .or_else(|| of(Over::Ranks, asked.wire, seen.wire))
     }
 
-    /// Norm of the difference between what is held and the nearest sum in these dtypes, without the elements that
-    /// differ most: those that another order of the additions rounds to the other side.
+    /// The norm of the difference between the held values and the closest sum in these dtypes. It leaves out the
+    /// elements that differ most, because another order of the additions may round them to the other side.
     fn distance(&self, arithmetic: Arithmetic, held: &[f64]) -> f64 {
         let distances = self.orders(arithmetic).map(|order| {
             let sums: Vec<Vec<f64>> =
@@ -194,8 +194,8 @@ impl Sums {
         distances.fold(f64::INFINITY, f64::min)
     }
 
-    /// The orders in which engines compute in these dtypes. A division by a power of two is exact wherever it is
-    /// made, but for the small numbers of fp16.
+    /// Lists the orders in which engines compute in these dtypes. A division by a power of two is exact at every
+    /// place, except for small numbers of fp16.
     fn orders(
         &self,
         Arithmetic { accum, wire }: Arithmetic,
@@ -215,7 +215,7 @@ impl Sums {
         })
     }
 
-    /// The orders of the ranks: one is enough for two addends.
+    /// Lists the orders of the ranks; one order is enough for two addends.
     fn rings(&self) -> impl Iterator<Item = Ring> {
         let world = self.addends.len();
         let firsts = if self.is_across && world > 2 { world } else { 1 };
@@ -225,7 +225,7 @@ impl Sums {
         })
     }
 
-    /// The sum in these dtypes and this order.
+    /// Computes the sum in these dtypes and in this order.
     fn computed(&self, arithmetic: Arithmetic, order: Order, ring: Ring) -> Vec<f64> {
         let accum = arithmetic.accum;
         let sum = if !self.is_across {
@@ -244,7 +244,7 @@ impl Sums {
         sum.into_iter().map(|value| rounded(value, self.held_in)).collect()
     }
 
-    /// The average over the ranks.
+    /// Computes the average over the ranks.
     fn reduced(
         &self,
         mut of_ranks: Vec<Vec<f64>>,
@@ -287,7 +287,7 @@ impl Sums {
     }
 }
 
-/// Addends one after the other, rounded after each addition.
+/// Adds up the addends in order, with rounding after each addition.
 fn added(addends: &[Vec<f64>], dtype: Dtype) -> Vec<f64> {
     let Some((first, others)) = addends.split_first() else { return Vec::new() };
     let mut sum: Vec<f64> = first.iter().map(|value| rounded(*value, dtype)).collect();
@@ -299,7 +299,7 @@ fn added(addends: &[Vec<f64>], dtype: Dtype) -> Vec<f64> {
     sum
 }
 
-/// The number of a dtype that is nearest to a value.
+/// Rounds a value to the nearest number of a dtype.
 fn rounded(value: f64, dtype: Dtype) -> f64 {
     match dtype {
         Dtype::Bf16 => half::bf16::from_f64(value).to_f64(),
@@ -316,7 +316,7 @@ mod tests {
     const BF16: Dtype = Dtype::Bf16;
     const FP32: Dtype = Dtype::Fp32;
 
-    /// A run of `ranks` ranks and three microbatches of a bf16 model, with these dtypes asked for.
+    /// Creates a run of `ranks` ranks and three microbatches of a bf16 model, with these requested dtypes.
     fn spec(ranks: usize, accum: Dtype, wire: Dtype) -> RunSpec {
         let request = SpecRequest {
             world_size: Some(ranks),
@@ -332,7 +332,7 @@ mod tests {
     fn sums(spec: &RunSpec) -> Sums {
         let gradient = |rank: usize, microbatch: usize| {
             let phase = 0.3 + 0.7 * rank as f64 + 0.11 * microbatch as f64;
-            // Some of them are as small as the smallest numbers of fp16.
+            // Some elements are as small as the smallest numbers of fp16.
             let size = |it: i32| if it % 2 == 0 { 1.0 } else { 1e-6 };
             let element = |it: i32| rounded(size(it) * (f64::from(it) * phase).sin(), spec.dtype);
             Some((0..64).map(element).collect())
@@ -340,7 +340,7 @@ mod tests {
         Sums::new(spec, Point::Reduced, FP32, gradient).expect("a sum")
     }
 
-    /// Findings in a sum in these dtypes, for every order; rings begin with the last rank.
+    /// Returns the findings for a sum in these dtypes, for every order; rings begin with the last rank.
     fn found(spec: &RunSpec, accum: Dtype, wire: Dtype) -> Vec<Option<Narrower>> {
         let sums = sums(spec);
         let ring = Ring { first: spec.world_size - 1, is_reversed: false };
@@ -369,7 +369,7 @@ mod tests {
         for ranks in [3, 5, 6, 7] {
             let spec = spec(ranks, FP32, BF16);
             let sums = sums(&spec);
-            // As DeepSpeed's `average_tensor` has it: cast to the dtype of the wire, divided in it, and summed.
+            // As in DeepSpeed's `average_tensor`: cast to the dtype of the wire, divided in this dtype, and summed.
             let of_rank = |own: &Vec<Vec<f64>>| -> Vec<f64> {
                 let sum = added(&own[..2], FP32).into_iter();
                 sum.map(|it| rounded(rounded(it, BF16) / ranks as f64, BF16)).collect()
@@ -405,7 +405,7 @@ mod tests {
         let whole = |it: i32| rounded(f64::from(it) * 1.7e-7, fp16);
         let of_one = |_: usize, _: usize| Some((1..128).map(|it| whole(it) / 2.0).collect());
         let sums = Sums::new(&spec, Point::Reduced, FP32, of_one).expect("a sum");
-        // The engine adds whole numbers up, and divides the sum.
+        // The engine adds up whole numbers and divides the sum.
         let held: Vec<f64> = (1..128).map(|it| rounded(whole(it) * 1.5, fp16)).collect();
         assert_eq!(sums.narrower(&spec, &held), None);
     }

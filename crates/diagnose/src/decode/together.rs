@@ -1,9 +1,8 @@
 //! Weights that the partitions of all ranks hold together.
 //!
-//! With many ranks a partition is shorter than the code, and its own elements cannot tell thousands
-//! of gradients apart. The partitions of all ranks are the whole gradient, which can: weights that
-//! explain a window across ranks are candidates for every piece, and each piece confirms them or
-//! does not.
+//! With many ranks a partition is shorter than the code, and its own elements cannot tell thousands of gradients
+//! apart. The partitions of all ranks together are the whole gradient, which can be decoded. Weights that explain a
+//! window across ranks are candidates for every piece, and each piece confirms or rejects them.
 
 use std::rc::Rc;
 
@@ -15,10 +14,10 @@ use super::coded::Prepared;
 use super::weights::Weights;
 use super::windows::{Window, windows};
 
-/// Most candidates that are kept: faults that differ from place to place are not looked for here.
+/// The largest number of candidates that are kept. Faults that differ from place to place are not searched for here.
 const MOST_CANDIDATES: usize = 8;
 
-/// Weights that explain windows of the partitions of one moment.
+/// Returns the weights that explain windows of the partitions of one moment.
 pub fn candidates(
     spec: &RunSpec,
     plan: &Plan,
@@ -28,7 +27,8 @@ pub fn candidates(
     let mut found: Vec<Rc<Weights>> = Vec::new();
     let partitions = || moment.iter().filter(|it| it.buffer.layout == LayoutName::Partition);
     let held: usize = partitions().flat_map(|it| &it.pieces).map(|piece| piece.flat.len()).sum();
-    // Samples of a large model hold no window of it; those of many small partitions may be all of it.
+    // Samples of a large model contain no full window, but the samples of many small partitions may cover the whole
+    // model.
     if spec.recording.sampled && held < plan.numel() {
         return found;
     }
@@ -41,9 +41,8 @@ pub fn candidates(
                 .copy_from_slice(&prepared.values[piece.start..][..piece.flat.len()]);
         }
     }
-    // Windows as long as the whole code have as many spare rows as gradients: weights that are
-    // decoded by chance would stand for all ranks. Where a rank's part is missing, the residual is
-    // infinite.
+    // Windows as long as the whole code have as many spare rows as gradients, which rules out weights that would be
+    // decoded by chance and stand for all ranks. If a rank's part is missing, the residual is infinite.
     for param in plan.params().iter().filter(|param| param.numel() >= code.length()) {
         let held = (param.offset, &whole[param.range()]);
         for Window { weights, residual, .. } in windows(code, spec.contributions(), held, tolerance)

@@ -1,5 +1,4 @@
-//! Weights that many pieces of many buffers share, each with the sums that it predicts, which are
-//! computed once.
+//! Weights that many pieces of many buffers share, each with cached sums of the gradients with these weights.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -14,24 +13,24 @@ use super::{Scene, expected};
 
 /// A weight for each column of the run (see [`zprobe_model::spec::RunSpec::column`]).
 pub struct Weights {
-    /// Weights by column.
+    /// The weights, indexed by column.
     pub columns: Vec<f64>,
     sum: OnceCell<Sum>,
     by_microbatch: OnceCell<Vec<Sum>>,
 }
 
 impl Weights {
-    /// Creates weights from their columns.
+    /// Creates weights from the values of all columns.
     pub fn new(columns: Vec<f64>) -> Rc<Self> {
         Rc::new(Self { columns, sum: OnceCell::new(), by_microbatch: OnceCell::new() })
     }
 
-    /// The sum of gradients with these weights.
+    /// Returns the sum of the gradients with these weights.
     pub fn sum(&self, code: &Code) -> &Sum {
         self.sum.get_or_init(|| code.sum(&self.columns))
     }
 
-    /// The sums of gradients with these weights, one for each microbatch.
+    /// Returns the sums of the gradients with these weights, one for each microbatch.
     pub fn by_microbatch(&self, code: &Code, ga: usize) -> &[Sum] {
         self.by_microbatch.get_or_init(|| {
             let of = |m: usize| -> Vec<f64> {
@@ -50,21 +49,21 @@ impl Weights {
     }
 }
 
-/// Weights that a piece may hold independently of other pieces.
+/// Weights that a piece may hold, known without reading other pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Known {
     /// The plan's weights.
     Planned,
     /// Weights that are all 0.
     Nothing,
-    /// The plan's weights of the step before.
+    /// The plan's weights of the previous step.
     Left,
-    /// The sum of the plan's weights of this step and of the step before.
+    /// The sum of the plan's weights of this step and of the previous step.
     Added,
 }
 
-/// Weights that are known beforehand, by what they depend on. From the reduction on they do not
-/// depend on the rank: thousands of ranks share them.
+/// Weights that are known in advance, cached by everything that they depend on. From the reduction on they do not
+/// depend on the rank, so that thousands of ranks share them.
 pub struct Expectations<'a> {
     scene: &'a Scene<'a>,
     known: RefCell<HashMap<Key, Rc<Weights>>>,
@@ -77,20 +76,20 @@ struct Key {
     point: Point,
     step: Option<usize>,
     microbatch: Option<usize>,
-    /// Rank, where the weights depend on it.
+    /// The rank; `None` if the weights are the same on all ranks.
     rank: Option<usize>,
-    /// True where the rank skipped this step, and the one before.
+    /// True if the rank skipped this step, and true if it skipped the previous one.
     skipped: [bool; 2],
 }
 
 impl<'a> Expectations<'a> {
-    /// Creates an empty collection.
+    /// Creates an empty cache.
     pub fn new(scene: &'a Scene<'a>) -> Self {
         Self { scene, known: RefCell::default() }
     }
 
-    /// The weights of `known` in a buffer like this, in parameters that are used like `usage`; none
-    /// if they are of a step before the first.
+    /// Returns the weights of `known` in this buffer, for parameters with this `usage`. `None` if they belong to a
+    /// step before the first.
     pub fn of(&self, known: Known, buffer: &Buffer<'_>, usage: Usage) -> Option<Rc<Weights>> {
         let step = buffer.step.unwrap_or(0);
         if matches!(known, Known::Left | Known::Added) && step == 0 {

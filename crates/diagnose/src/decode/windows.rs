@@ -1,23 +1,23 @@
-//! Weights of a run of elements, window by window: the one place where codes are read back.
+//! Weights of a run of elements, window by window; only this module decodes codes.
 
 use zprobe_model::spec::code::Code;
 
 use super::super::bounds::DETERMINED_BITS;
 use super::{largest, snap};
 
-/// Weights that were read from one window.
+/// The weights that were read from one window.
 pub struct Window {
-    /// Weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
+    /// The weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
     pub weights: Vec<f64>,
-    /// Largest coefficient of a spare row: data that no gradient explains.
+    /// The largest coefficient of a spare row, which measures data that no gradient explains.
     pub residual: f64,
-    /// Number of spare rows.
+    /// The number of spare rows.
     spare: usize,
 }
 
 impl Window {
-    /// True if the weights are no chance: enough spare rows are empty, or the weights are simple, whole or all
-    /// the same. A wrong element is spread over all rows.
+    /// True if the weights are not chance: enough spare rows are empty, or the weights are simple (all whole or all
+    /// equal). A wrong element would spread over all rows.
     pub fn is_certain(&self, tolerance: f64) -> bool {
         let used = || self.weights.iter().filter(|weight| **weight != 0.0);
         let is_simple = used().all(|weight| weight.fract() == 0.0)
@@ -25,17 +25,17 @@ impl Window {
         self.residual <= tolerance && (self.is_checked() || is_simple)
     }
 
-    /// True if there are enough spare rows to show data that no gradient explains.
+    /// True if there are enough spare rows to reveal data that no gradient explains.
     pub fn is_checked(&self) -> bool {
         self.spare as f64 >= DETERMINED_BITS
     }
 }
 
-/// Decodes `values`, at least [`Code::shortest`] of them, whose first element is flat element
-/// `start`: in windows as long as the code if there are as many values, else half as long. The last
-/// window overlaps the one before.
+/// Decodes `values`, which are at least [`Code::shortest`] elements; the first one is flat element `start`. Windows
+/// are as long as the code if there are enough values, otherwise half as long. The last window overlaps the one
+/// before.
 ///
-/// A weight within `tolerance` of an integer is that integer.
+/// A weight within `tolerance` of an integer is rounded to the integer.
 pub fn windows(
     code: &Code,
     contributions: usize,

@@ -1,14 +1,14 @@
-//! Scalars between a loss and its elements: which are the script's own, and which tell of a slip.
+//! The scalars between a loss and its elements: which belong to the script, and which reveal a slip.
 
 use super::super::Case;
 use super::slip::Slip;
 use super::{Row, Term};
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm};
 
-/// Most constants of a script's own that are looked at.
+/// The largest number of the script's own constants that are examined.
 const MOST_CONSTANTS: usize = 6;
 
-/// Constants of the script's own: those that all microbatches have, and that normalise nothing.
+/// Returns the script's own constants: those that all microbatches have and that do not normalise the loss.
 pub(super) fn own_constants(case: &Case<'_>, term: &Term<'_>) -> Vec<f64> {
     let Some(first) = term.rows.first() else { return Vec::new() };
     let in_all = |constant: &&LossConstant| {
@@ -28,7 +28,8 @@ pub(super) fn own_constants(case: &Case<'_>, term: &Term<'_>) -> Vec<f64> {
     free.filter(|it| *it != 1.0).take(MOST_CONSTANTS).collect()
 }
 
-/// Those of the script's own constants that are no number of microbatches or of ranks in a line that names one.
+/// Returns those of the script's own constants that cannot be a count. A constant may be a count if it equals the
+/// number of microbatches or ranks and its line names such a number.
 pub(super) fn certain(case: &Case<'_>, term: &Term<'_>, own: &[f64]) -> Vec<f64> {
     let counts = [case.observed.replicas() as f64, term.taken as f64];
     let constants = || term.rows.iter().flat_map(|row| &row.term.constants);
@@ -40,7 +41,7 @@ pub(super) fn certain(case: &Case<'_>, term: &Term<'_>, own: &[f64]) -> Vec<f64>
     own.iter().copied().filter(|value| !is_counted(*value)).collect()
 }
 
-/// True if a constant may be the script's own, and not there to make a mean of a sum.
+/// True if a constant may belong to the script, and was not added to turn a sum into a mean.
 fn is_own(case: &Case<'_>, term: &Term<'_>, constant: &LossConstant) -> bool {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
@@ -52,7 +53,7 @@ fn is_own(case: &Case<'_>, term: &Term<'_>, constant: &LossConstant) -> bool {
     let is_count = |it: f64| number == it && it > 1.0;
     let is_share = |it: f64| (number * it - 1.0).abs() < 1e-6 && it > 2.0;
     match constant.kind {
-        // A package divides by a number because it has to.
+        // A package only divides by a number that the loss needs.
         _ if constant.by.is_some() => false,
         ConstantKind::Int if constant.divides => {
             let is_of_terms = number == terms && !constant.whole;
@@ -66,7 +67,7 @@ fn is_own(case: &Case<'_>, term: &Term<'_>, constant: &LossConstant) -> bool {
     }
 }
 
-/// All products of some of these numbers, that of all of them first.
+/// Returns the products of all subsets of the numbers, starting with the product of all of them.
 pub(super) fn products(numbers: &[f64]) -> Vec<f64> {
     let all = (1_usize << numbers.len()) - 1;
     let of = |chosen: usize| {
@@ -76,14 +77,15 @@ pub(super) fn products(numbers: &[f64]) -> Vec<f64> {
     (0..=all).rev().map(of).collect()
 }
 
-/// Number of constants of a term with this value: of all of them, or of the script's own.
+/// The number of constants of a term with this value: among all constants if `is_any`, or else among the script's
+/// own.
 pub(super) fn count(term: &Term<'_>, value: f64, is_any: bool) -> usize {
     let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
     let of = constants.filter(|it| is_any || it.by.is_none());
     of.filter(|it| (it.value() / value - 1.0).abs() < 1e-9).count()
 }
 
-/// True if the loss was multiplied with this number by one of its constants, or by a hook.
+/// True if the loss was multiplied by this number, by one of its constants or by a hook.
 pub(super) fn has_factor(term: &Term<'_>, wanted: f64) -> bool {
     let is = |it: f64| (it / wanted - 1.0).abs() < 1e-9;
     let of_row =
@@ -91,15 +93,15 @@ pub(super) fn has_factor(term: &Term<'_>, wanted: f64) -> bool {
     term.rows.iter().any(of_row)
 }
 
-/// Loss scale that the whole loss was multiplied with. Returns none for a loss without a loss scale.
+/// Returns the loss scale by which the whole loss was multiplied; `None` for a loss without a loss scale.
 pub fn loss_scale(term: &Term<'_>) -> Option<f64> {
     let constants = &term.rows.first()?.term.constants;
     let scales = constants.iter().filter(|it| it.is_loss_scale());
     scales.map(|it| it.value()).reduce(|product, it| product * it)
 }
 
-/// True if other terms of the same loss have a product or a quotient with a number of the script, and this one has not:
-/// that in which the slip consists.
+/// True if other terms of the same loss are multiplied or divided by a number of the script and this term is not, so
+/// that the missing operation is the slip.
 pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let (number, divides) = match slip {
@@ -109,7 +111,7 @@ pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
         Slip::NotDividedBySteps => (steps, true),
         _ => return false,
     };
-    // A float is a coefficient that happens to be as large.
+    // A float is a coefficient that happens to be equal.
     let is_it = |it: &LossConstant| {
         let is_number = it.factor == number && it.kind != ConstantKind::Float;
         it.by.is_none() && !it.written && it.divides == divides && is_number
@@ -118,8 +120,8 @@ pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
     number > 1.0 && term.rows.iter().all(|row| !has(row.term) && row.loss.terms.iter().any(has))
 }
 
-/// True if the constants of the loss have the slip: a division that is there twice, or a multiplication of the script's
-/// own that is not the engine's to undo.
+/// True if the constants of the loss show the slip: a division that occurs twice, or a multiplication of the script's
+/// own that the engine does not undo.
 pub(super) fn is_in_constants(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
@@ -131,7 +133,7 @@ pub(super) fn is_in_constants(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> b
     }
 }
 
-/// True if a constant divides by a count that the data have.
+/// True if a constant divides the loss by a count that depends on the data.
 pub(super) fn is_data(constant: &LossConstant) -> bool {
     constant.divides && constant.kind == ConstantKind::Tensor
 }

@@ -1,4 +1,4 @@
-//! The contract that a script keeps, in a line: who divided the loss by what.
+//! The contract of a script in one line: who divided the loss by which number.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::{Row, Term, law, main};
 use zprobe_model::trace::{GradientsClipped, LossConstant, TermOf};
 use zprobe_report::words::weight_text;
 
-/// The contract of a step in words; none where no loss was read.
+/// Describes the contract of a step; `None` if no loss was read.
 pub fn describe(case: &Case<'_>, terms: &[Term<'_>]) -> Option<String> {
     let term = main(terms)?;
     let mut parts = vec![reduction(term)];
@@ -23,7 +23,7 @@ pub fn describe(case: &Case<'_>, terms: &[Term<'_>]) -> Option<String> {
     Some(all.join("; "))
 }
 
-/// The reduction of the elements in words.
+/// Describes the reduction of the elements of a term.
 fn reduction(term: &Term<'_>) -> String {
     let Some(first) = term.rows.first() else { return String::new() };
     let counts = term.rows.iter().map(|row| row.elements);
@@ -36,11 +36,11 @@ fn reduction(term: &Term<'_>) -> String {
     }
 }
 
-/// The constants of a term in words, each with the place where it came in.
+/// Describes the constants of a term, each with the package or line that it comes from.
 fn constants(term: &Term<'_>) -> Vec<String> {
     let Some(first) = term.rows.first() else { return Vec::new() };
     let count = term.rows.iter().map(|row| row.term.constants.len()).min().unwrap_or(0);
-    // From the elements on, as they were applied.
+    // The constants are listed from the elements to the loss, in the order in which they were applied.
     (0..count)
         .rev()
         .filter_map(|at| {
@@ -65,7 +65,7 @@ fn constant_text(constant: &LossConstant, least: f64, most: f64) -> String {
     format!("{sign} {number}{}", origin(constant))
 }
 
-/// The origin of a constant: a package, or a line of the user's code.
+/// Describes the origin of a constant: a package, or a line of the user's code.
 pub fn origin(constant: &LossConstant) -> String {
     match (&constant.by, &constant.at) {
         (Some(package), _) => format!(" by {package}"),
@@ -74,7 +74,7 @@ pub fn origin(constant: &LossConstant) -> String {
     }
 }
 
-/// The factor that a hook or an argument of backward multiplied the loss with, in words.
+/// Describes the factor by which a hook or an argument of backward multiplied the loss; `None` for a factor of 1.
 fn seed(term: &Term<'_>) -> Option<String> {
     let seeds: BTreeSet<String> = term.rows.iter().map(|row| weight_text(row.loss.seed)).collect();
     let is_one = seeds.iter().all(|seed| seed == "1");
@@ -84,7 +84,8 @@ fn seed(term: &Term<'_>) -> Option<String> {
     })
 }
 
-/// The factor of all gradients between the loss and the optimizer, in words.
+/// Describes the factor of all gradients between the loss and the optimizer; `None` if it is unknown or 1 on a single
+/// rank.
 fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
     let copies = case.observed.spec.world_size as f64 / case.observed.replicas() as f64;
     let factor = term.factor? * copies;
@@ -108,23 +109,23 @@ fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
                 Some(format!("÷ {ranks}{by}; ÷ {} (unscaled)", weight_text(scale)))
             }
             Some(scale) => Some(format!("÷ {} (unscaled)", weight_text(scale))),
-            None => Some(format!("× {} behind the loss", weight_text(factor))),
+            None => Some(format!("× {} after the loss", weight_text(factor))),
         }
     }
 }
 
-/// The clipping of a step in words, a call each; none where nothing was clipped.
+/// Describes the clipping of a step on rank 0, one call per entry; empty if nothing was clipped.
 pub fn clipping(case: &Case<'_>, step: usize) -> Vec<String> {
     let calls = case.observed.script.clipped.get(&(step, 0)).into_iter().flatten();
     calls.map(|call| clipping_text(call)).collect()
 }
 
-/// A call that clips in words.
+/// Describes a call that clips, with its factor.
 pub fn clipping_text(call: &GradientsClipped) -> String {
     format!("× {} by {}", weight_text(call.factor), call_text(call.by.as_ref(), call.at.as_ref()))
 }
 
-/// The maker of a call that clips, and its place, in words.
+/// Describes a call that clips: the package that makes it, and its line.
 pub fn call_text(by: Option<&String>, at: Option<&String>) -> String {
     match (by, at) {
         (Some(package), None) => package.clone(),
@@ -134,7 +135,7 @@ pub fn call_text(by: Option<&String>, at: Option<&String>) -> String {
     }
 }
 
-/// The weight of each element of the step in the update, in words.
+/// Describes the weight of each element of the step in the update.
 fn together(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
     let weights = law::read(case.observed.spec, term)?;
     let sum = term.in_update().map(weight_text);
@@ -145,7 +146,7 @@ fn together(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
     })
 }
 
-/// Another term of the loss in words.
+/// Describes another term of the loss; `None` if its weight in the update is unknown.
 fn other(term: &Term<'_>) -> Option<String> {
     let sum = weight_text(term.in_update()?);
     let constants = constants(term);
@@ -155,5 +156,5 @@ fn other(term: &Term<'_>) -> Option<String> {
         TermOf::Parameters => "penalty on parameters".to_owned(),
         _ => format!("{} of {}", reduction(term), term.name()),
     };
-    Some(format!("beside it {what}{constants}: together {sum}"))
+    Some(format!("in addition {what}{constants}: together {sum}"))
 }

@@ -1,4 +1,4 @@
-//! Counts that a term is divided by in place of that of its own elements or microbatches.
+//! Wrong counts that divide a term, in place of the number of its own elements or microbatches.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use super::{Row, Term};
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
 
-/// Largest ratio of all places to those that count where the others are padding. A detector has a larger one: most of its
-/// anchors are background.
+/// The largest ratio of all places to places with a weight for which the other places are taken for padding. An
+/// object detector has a larger ratio, because most of its anchors are background.
 const MOST_PADDED: f64 = 2.0;
 
-/// The slips by which a loss, all of whose elements weigh the same, may be divided by the number of other elements, the
-/// likeliest first: its sum is `value` times that of a mean.
+/// Returns the slips by which a loss with equal weights may be divided by the number of other elements, most likely
+/// first. The sum of its weights is `value` times that of a mean.
 pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip> {
     if !is_of_like_tokens(term) {
         return Vec::new();
@@ -36,12 +36,12 @@ pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip>
     let microbatches = parts.iter().filter(|part| part.rank.is_none());
     let left_out = microbatches.filter(|part| is(all - of(part))).copied().map(Slip::LeftOut);
     let too_much = counts_too_much(case, term, value).then_some(Slip::CountedTooMuch);
-    // The simplest first: of many products of counts some agree by chance.
+    // The simplest explanations come first, because some of many products of counts agree by chance.
     let several = counted(&[ranks, steps, ranks * steps]);
     counted(&[1.0]).into_iter().chain(left_out).chain(several).chain(too_much).collect()
 }
 
-/// True if a count divides each microbatch of a term: that of the microbatch, of its rank, or of the step.
+/// True if a count divides each microbatch of a term: the count of the microbatch, of its rank, or of the whole step.
 pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize) -> bool {
     let of_rank = |rank: usize| rows.iter().filter(|it| it.rank == rank).map(&count).sum();
     let of_all: usize = rows.iter().map(&count).sum();
@@ -52,8 +52,8 @@ pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize
     sums.iter().any(|sum| rows.iter().all(|row| has(row, sum(row))))
 }
 
-/// True if a term lacks the mask of another term: it has an element in each place, and is divided by the number of places
-/// in which the other term has one. The sum of its weights is `value` times that of a mean.
+/// True if a term lacks the mask of another term: it has an element in each place, but is divided by the number of
+/// places in which the other term has one. The sum of its weights is `value` times that of a mean.
 pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
     let places = |it: &LossTerm| it.shape.iter().product::<usize>();
     let is_single = |it: &LossTerm| it.terms == 1;
@@ -73,7 +73,7 @@ pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
     (1.0 + bounds::SAME_SUM..MOST_PADDED).contains(&value) && others.any(is_it)
 }
 
-/// The parts of a step: ranks, microbatches, and the microbatches of each rank.
+/// Returns the parts of a step: its ranks, its microbatches, and the microbatches of each rank.
 fn parts(term: &Term<'_>) -> Vec<Part> {
     let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
     let microbatches: BTreeSet<usize> = term.rows.iter().map(|row| row.loss.microbatch).collect();
@@ -84,8 +84,8 @@ fn parts(term: &Term<'_>) -> Vec<Part> {
     parts.map(|(rank, microbatch)| Part { rank, microbatch }).collect()
 }
 
-/// True if a term that is averaged over its elements is divided by a number of elements again: without the division its
-/// sum, which is `value` times that of a mean, is that of means.
+/// True if a term that is averaged over its elements is divided by a number of elements again. Without that division,
+/// the sum of its weights, which is `value` times that of a mean, is that of means.
 pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let tokens = |row: &Row<'_>| -> usize {
@@ -122,7 +122,7 @@ pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bo
     [1.0, steps, ranks, steps * ranks].iter().any(|it| (value / it - 1.0).abs() <= slack(case))
 }
 
-/// True if a term that some microbatches alone have is divided by the number of all of them.
+/// True if a term that only some microbatches or ranks have is divided by the number of all of them.
 pub(super) fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
     let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
     let world = case.observed.spec.world_size;
@@ -130,7 +130,8 @@ pub(super) fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
     share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
 }
 
-/// The number that divides a term, where that is not the number of its microbatches; none elsewhere.
+/// Returns the number that divides a term, if it differs from the number of the term's microbatches; otherwise
+/// `None`.
 pub(super) fn other_count(term: &Term<'_>, value: f64) -> Option<usize> {
     let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
     let mut counts = constants.filter(|it| it.divides && it.kind == ConstantKind::Int);
@@ -142,21 +143,20 @@ pub(super) fn other_count(term: &Term<'_>, value: f64) -> Option<usize> {
     counts.find(is_it).map(|it| it.factor as usize)
 }
 
-/// True if a loss is divided by a count, of which each step has another one, and which is larger than the number of its
-/// target tokens.
+/// True if a loss is divided by a count that depends on the data and is larger than the number of its target tokens.
 fn counts_too_much(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
     let divisor = term.elements() as f64 / value;
     let error = divisor * bounds::COUNT;
     let is_count = (divisor - divisor.round()).abs() <= error;
     let is_exact = error < 0.1 && case.observed.spec.dtype == Dtype::Fp32;
-    // What a trainer counts is the trainer's: Hugging Face's has the first token of each sample in it.
+    // A trainer's own count is not the script's fault: that of Hugging Face includes the first token of each sample.
     let by_tensor =
         |row: &Row<'_>| row.term.constants.iter().any(|it| is_data(it) && it.by.is_none());
     let is_more = 0.5 < value && value < 1.0 - slack(case);
     is_more && is_count && is_exact && term.rows.iter().all(by_tensor)
 }
 
-/// True for target tokens that all weigh the same.
+/// True for a term of target tokens with equal weights.
 fn is_of_like_tokens(term: &Term<'_>) -> bool {
     let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
     let (least, most) = (weights().fold(f64::MAX, f64::min), weights().fold(f64::MIN, f64::max));

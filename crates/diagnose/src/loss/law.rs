@@ -8,31 +8,31 @@ use zprobe_model::spec::{Dtype, RunSpec, Weighting};
 use zprobe_model::trace::{ConstantKind, TermOf};
 use zprobe_report::words::{abridged, counted, weight_text};
 
-/// Law that the weights of the elements of a step follow.
+/// The law that the weights of the elements of a step follow.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Law {
     /// Every element weighs the same.
     Token,
-    /// Every sample weighs the same, and so do the elements in it: a mean over samples of means.
+    /// Every sample weighs the same, and so do the elements in a sample: a mean over samples of means.
     Sample,
-    /// Every microbatch weighs the same, and so do the elements in it: a mean of means.
+    /// Every microbatch weighs the same, and so do the elements in a microbatch: a mean of means.
     Microbatch,
-    /// Every rank weighs the same, and so do the elements on it: counted over one rank alone.
+    /// Every rank weighs the same, and so do the elements on a rank: each rank divides by its own count.
     Rank,
-    /// The elements of some microbatches weigh this multiple of what all others do.
+    /// The elements of some microbatches weigh this multiple of all other elements.
     But(Odd, f64),
-    /// The elements of each microbatch weigh this multiple of what those of the first do, on every rank.
+    /// The elements of each microbatch weigh this multiple of those of the first microbatch, on every rank.
     Graded(Vec<f64>),
-    /// The script gives elements weights of their own.
+    /// The script gives elements their own weights.
     Own,
-    /// None of these.
+    /// The weights follow none of the other laws.
     None,
 }
 
-/// Microbatches that weigh more or less than the others.
+/// The microbatches that weigh more or less than the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// These microbatches of every rank.
+    /// These microbatches on every rank.
     Microbatches(Vec<usize>),
     /// All microbatches of these ranks.
     Ranks(Vec<usize>),
@@ -41,7 +41,7 @@ pub enum Odd {
 }
 
 impl Odd {
-    /// The microbatches in words.
+    /// Describes the microbatches, such as "microbatch 1 of rank 0".
     fn describe(&self) -> String {
         match self {
             Self::Microbatches(which) => format!("{} of every rank", counted("microbatch", which)),
@@ -50,7 +50,7 @@ impl Odd {
         }
     }
 
-    /// The weight of the microbatches in words, as in "the loss of rank 1 weighs 2 times as much as that of the others".
+    /// Describes the weight of the microbatches: "the loss of rank 1 weighs 2 times as much as that of the others".
     pub fn weighs(&self, times: f64) -> String {
         let times = weight_text(times);
         format!(
@@ -60,23 +60,22 @@ impl Odd {
     }
 }
 
-/// The weights of a term's elements in a step.
+/// The weights of a term's elements in one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
-    /// The law.
+    /// The law that the weights follow.
     pub law: Law,
-    /// True if every sample weighs the same, whatever else does; none where elements cannot be told apart by
-    /// samples.
+    /// True if every sample weighs the same; `None` if samples cannot be told apart.
     pub by_samples: Option<bool>,
-    /// True if all microbatches have as many elements, so that several laws hold at once.
+    /// True if all microbatches have the same number of elements, so that several laws hold at once.
     pub is_any: bool,
-    /// The least weight of an element, as a multiple of the mean.
+    /// The smallest weight of an element, as a multiple of the mean weight.
     pub least: f64,
-    /// The largest weight of an element, as a multiple of the mean.
+    /// The largest weight of an element, as a multiple of the mean weight.
     pub most: f64,
 }
 
-/// Reads the law of a term; none where it has no elements.
+/// Reads the law of a term; `None` if the term has no elements.
 pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
     let rows = &term.rows;
     let mean = term.total() / term.elements() as f64;
@@ -99,7 +98,7 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
         && alike(by_microbatch(rows, total), slack)
         && is_by(rows, slack, |row| row.loss.microbatch)
     {
-        // Microbatches of all ranks together are the microbatches of this mean of means.
+        // For this mean of means, the elements of all ranks in one microbatch count as a single microbatch.
         Law::Microbatch
     } else if by_samples == Some(true) {
         Law::Sample
@@ -115,7 +114,7 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
     Some(Weights { law, by_samples, is_any, least, most })
 }
 
-/// Largest difference of two weights that are the same, as a share of one.
+/// The largest difference of two equal weights, as a share of one of them.
 fn slack(spec: &RunSpec) -> f64 {
     match spec.dtype {
         Dtype::Fp32 => bounds::SAME_TOKEN,
@@ -123,19 +122,19 @@ fn slack(spec: &RunSpec) -> f64 {
     }
 }
 
-/// True if all numbers are the same, and none is 0.
+/// True if all numbers are equal and none is 0.
 fn alike(numbers: impl IntoIterator<Item = f64>, slack: f64) -> bool {
     let numbers: Vec<f64> = numbers.into_iter().collect();
     let Some(first) = numbers.first() else { return false };
     *first != 0.0 && numbers.iter().all(|it| (it / first - 1.0).abs() <= slack)
 }
 
-/// Sums over the ranks, by microbatch.
+/// Returns the sums over the ranks, by microbatch.
 fn by_microbatch(rows: &[Row<'_>], number: impl Fn(&Row<'_>) -> f64) -> Vec<f64> {
     sums(rows, |row| row.loss.microbatch, number)
 }
 
-/// Sums over the microbatches, by rank.
+/// Returns the sums over the microbatches, by rank.
 fn by_rank(rows: &[Row<'_>], number: impl Fn(&Row<'_>) -> f64) -> Vec<f64> {
     sums(rows, |row| row.rank, number)
 }
@@ -148,7 +147,7 @@ fn sums(
     grouped(rows, place, number).into_values().map(|group| group.iter().sum()).collect()
 }
 
-/// Numbers of rows by their place.
+/// Groups the numbers of rows by place.
 fn grouped(
     rows: &[Row<'_>],
     place: impl Fn(&Row<'_>) -> usize,
@@ -168,8 +167,8 @@ fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> boo
         && groups.into_values().all(|group| alike(group, slack))
 }
 
-/// True if each rank has divided by its own number of elements, or by a number that has up to one for each sample more:
-/// the first token of a sample is a label and never a target.
+/// True if each rank divided by its own number of elements, or by a number with up to one more for each sample: the
+/// first token of a sample is a label but never a target.
 fn is_of_ranks(rows: &[Row<'_>], slack: f64) -> bool {
     let totals = by_rank(rows, |row| row.total);
     let elements = by_rank(rows, |row| row.elements as f64);
@@ -177,12 +176,12 @@ fn is_of_ranks(rows: &[Row<'_>], slack: f64) -> bool {
     let world = totals.len() as f64;
     let ranks: Vec<_> =
         totals.iter().zip(elements).zip(samples).map(|((it, of), at)| (*it, of, at)).collect();
-    // The average over the ranks may be taken back.
+    // The script may undo the average over the ranks.
     alike(totals, slack) || [1.0, world].into_iter().any(|factor| counts_first(&ranks, factor))
 }
 
-/// True if the weights of each rank, (sum, elements, samples), are those of a division by a whole number of elements:
-/// those on the rank and up to one for each sample.
+/// True if the weights of each rank, given as (sum, elements, samples), result from a division by a whole number: the
+/// elements of the rank plus up to one per sample.
 fn counts_first(ranks: &[(f64, f64, f64)], factor: f64) -> bool {
     ranks.iter().all(|(total, elements, samples)| {
         let more = factor * elements / total - elements;
@@ -190,8 +189,8 @@ fn counts_first(ranks: &[(f64, f64, f64)], factor: f64) -> bool {
     })
 }
 
-/// True if the loss of some microbatch was multiplied with a tensor that is not the same in all: a weight that the
-/// script has for the sample.
+/// True if the loss of some microbatch was multiplied by a tensor that differs between microbatches: a weight that
+/// the script gives the sample.
 fn has_own_weights(rows: &[Row<'_>]) -> bool {
     let of_row = |row: &Row<'_>| -> Vec<u64> {
         let tensors = row.term.constants.iter();
@@ -202,8 +201,8 @@ fn has_own_weights(rows: &[Row<'_>]) -> bool {
     rows.iter().any(|row| Some(of_row(row)) != first)
 }
 
-/// The weights of the microbatches as multiples of the first one's, by element or as a whole. Returns none where they
-/// differ between ranks, and on one rank where they are not those of a running mean: nothing confirms them there.
+/// Returns the weights of the microbatches as multiples of the first one's, by element or as a whole. `None` if the
+/// ranks disagree. A single rank confirms nothing, so that only the weights of a running mean are accepted there.
 fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
     let of_element = |row: &Row<'_>| row.total / row.elements as f64;
     let of_row = |row: &Row<'_>| row.total;
@@ -221,7 +220,7 @@ fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
     })
 }
 
-/// The microbatches that weigh otherwise than all others, which follow a law, and how many times as much.
+/// Returns the microbatches that do not follow the law of all others, and the multiple that they weigh.
 fn odd(rows: &[Row<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
     let of_element = |row: &Row<'_>| row.total / row.elements as f64;
     let of_row = |row: &Row<'_>| row.total;
@@ -248,7 +247,7 @@ fn odd_of(
     slack: f64,
 ) -> Option<(Odd, f64)> {
     let count = |it: f64| numbers.iter().filter(|other| (*other / it - 1.0).abs() <= slack).count();
-    // Of several the first.
+    // Of several equally common numbers, the first is taken.
     let base = *numbers.iter().rev().max_by_key(|it| count(**it))?;
     let is_odd = |it: f64| (it / base - 1.0).abs() > slack;
     let odd: Vec<usize> = (0..rows.len()).filter(|&at| is_odd(numbers[at])).collect();
@@ -259,8 +258,8 @@ fn odd_of(
     }
     let usual = rows.len() - odd.len();
     if let [only] = odd[..] {
-        // Two of one kind and one of another say nothing, unless two that have other numbers of elements weigh the same
-        // by element.
+        // Two equal rows and one other row prove nothing, unless the two have different numbers of elements and still
+        // weigh the same by element.
         let mut counts: Vec<usize> = rows.iter().map(|row| row.elements).collect();
         counts.sort_unstable();
         counts.dedup();
@@ -275,15 +274,15 @@ fn odd_of(
         let all = rows.iter().filter(|row| members.contains(&place(row))).count();
         (all == odd.len() && usual >= odd.len()).then_some(members)
     };
-    // Where as many are odd as not, the later ones are.
+    // If half of the rows are odd, the later ones are taken for odd.
     if let Some(ranks) = which(|row| row.rank) {
         return Some((Odd::Ranks(ranks), times));
     }
     Some((Odd::Microbatches(which(|row| row.loss.microbatch)?), times))
 }
 
-/// True if the elements of each sample share one and the same weight; none where that is not known. Elements
-/// beside each other that weigh the same are one sample or several.
+/// True if all elements of each sample share one weight; `None` if that is unknown. Adjacent elements of equal weight
+/// are one sample or several.
 fn is_of_samples(rows: &[Row<'_>], slack: f64) -> Option<bool> {
     if rows.iter().any(|row| row.term.runs.is_empty()) {
         return None;
@@ -297,7 +296,7 @@ fn is_of_samples(rows: &[Row<'_>], slack: f64) -> Option<bool> {
     Some(share_a_weight(&runs, slack) && samples_are_alike())
 }
 
-/// True if runs of elements that weigh the same are whole numbers of samples that weigh the same.
+/// True if all runs of elements of equal weight consist of whole samples, and all samples weigh the same.
 fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
     let runs = || rows.iter().copied().flatten();
     let Some(&(count, weight)) = runs().next() else { return false };
@@ -314,8 +313,8 @@ fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
 }
 
 impl Weights {
-    /// The unit that weighs the same in the whole step: an element of this name, a sample, a microbatch. None where no
-    /// unit does.
+    /// Returns the name of the unit that weighs the same in the whole step: an element (`noun`), a sample or a
+    /// microbatch. `None` if there is no such unit.
     pub fn unit<'a>(&self, noun: &'a str) -> Option<&'a str> {
         match self.law {
             Law::Token => Some(noun),
@@ -325,7 +324,7 @@ impl Weights {
         }
     }
 
-    /// True if the law is the one that is demanded.
+    /// True if the weights follow the demanded law.
     pub fn is(&self, demanded: Weighting) -> bool {
         match demanded {
             Weighting::Any => {
@@ -342,26 +341,26 @@ impl Weights {
         }
     }
 
-    /// The law in words, of elements with this name.
+    /// Describes the law, for elements with this name.
     pub fn describe(&self, noun: &str) -> String {
         let range =
             format!("{} to {} times the mean", weight_text(self.least), weight_text(self.most));
         match &self.law {
             Law::Token => format!("every {noun} of a step weighs the same"),
             Law::Sample => format!(
-                "every sample weighs the same, so that {noun}s weigh {range}: a mean over samples of means"
+                "every sample weighs the same, so that {noun}s weigh {range}: a mean over the means of samples"
             ),
             Law::Microbatch => format!(
                 "every microbatch weighs the same, so that {noun}s weigh {range}: a mean of means"
             ),
             Law::Rank => format!(
-                "every rank weighs the same, so that {noun}s weigh {range}: they are counted over each rank alone"
+                "every rank weighs the same, so that {noun}s weigh {range}: each rank divides by its own count"
             ),
             Law::But(odd, times) => {
                 format!("{}, so that {noun}s weigh {range}", odd.weighs(*times))
             }
             Law::Graded(times) => format!(
-                "the microbatches of a step weigh {} times what the first does, so that {noun}s weigh {range}",
+                "the microbatches of a step weigh {} times as much as the first, so that {noun}s weigh {range}",
                 abridged(&times.iter().copied().map(weight_text).collect::<Vec<_>>()),
             ),
             Law::Own | Law::None => format!("{noun}s weigh {range}"),
@@ -382,7 +381,7 @@ mod tests {
         let (third, fifth) = (0.1 / 3.0, 0.1 / 5.0);
         assert!(by_samples(&[&[(3, third), (5, fifth)], &[(10, fifth), (3, third)]]));
         assert!(by_samples(&[&[(3, third)], &[(5, fifth)]]));
-        // Samples of 1500 and 1501 tokens, which were taken for a run.
+        // The run consists of a sample of 1500 and a sample of 1501 tokens.
         assert!(by_samples(&[&[(3, third)], &[(3001, 0.2 / 3001.0)]]));
     }
 
@@ -395,7 +394,7 @@ mod tests {
             )
         };
         assert!(counted([8.0, 8.0], 1.0) && counted([0.0, 5.0], 1.0));
-        // More than there are samples, a number that is not whole, and another factor.
+        // These have more extra tokens than samples, a fraction of a token, or another factor.
         assert!(
             !counted([9.0, 8.0], 1.0) && !counted([1.5, 1.5], 1.0) && !counted([8.0, 8.0], 2.0)
         );
@@ -405,7 +404,7 @@ mod tests {
     fn weights_of_classes_or_of_unread_runs_are_no_samples() {
         assert!(!by_samples(&[&[(2, 1.0), (1, 0.5), (3, 1.0)]]));
         assert!(!by_samples(&[&[(3, 0.7), (5, 0.3)]]));
-        // So many tokens that some number of samples always fits.
+        // With this many tokens, some number of samples always fits.
         assert!(!by_samples(&[&[(600, 0.7), (601, 0.31)]]));
     }
 }

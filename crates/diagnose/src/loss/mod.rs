@@ -1,8 +1,8 @@
-//! The loss of a user's script: what each element of each of its terms weighs in the update.
+//! The loss of a user's script: the weight of each element of each of its terms in the update.
 //!
-//! The weight of an element in what goes backward, times the factor that all gradients have on
-//! their way to the optimizer, is its weight in the update. [`law`] says which elements weigh the
-//! same, [`scale`] what all of them weigh together, and [`contract`] who divided by what.
+//! The weight of an element in the update is its weight in the loss that goes backward, times the factor of all
+//! gradients on their way to the optimizer. [`law`] tells which elements weigh the same, [`scale`] judges the sum of
+//! all weights, and [`contract`] tells who divided by which number.
 
 pub mod constants;
 pub mod contract;
@@ -17,53 +17,54 @@ use super::{Case, bounds};
 use zprobe_model::trace::{LossTerm, LossWeighed, TermOf};
 use zprobe_report::MicrobatchTokens;
 
-/// A term of the loss in one step: its elements in all microbatches of all ranks.
+/// One term of the loss in one step: its elements in all microbatches of all ranks.
 #[derive(Clone, Debug)]
 pub struct Term<'a> {
-    /// The optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Number of the term in the loss.
+    /// The index of the term in the loss.
     pub number: usize,
-    /// The microbatches that have it.
+    /// The microbatches that have the term.
     pub rows: Vec<Row<'a>>,
-    /// Number of its microbatches, on the rank that takes most.
+    /// The number of microbatches with the term, on the rank that has most of them.
     pub taken: usize,
-    /// Number of its microbatches in a window that is full.
+    /// The number of microbatches with the term in a full window.
     pub full: usize,
-    /// Number of microbatches of the same turn on the rank that has most, whether they have this term or not.
+    /// The number of microbatches in the optimizer's turn that the term belongs to, on the rank with most of them.
+    /// Microbatches without the term count too.
     pub of_turn: usize,
-    /// Sum of the weights of all terms of its kind in what goes backward, where each of several lines of the script
-    /// has one.
+    /// The sum of the weights in the backward of all terms of this kind, if several lines of the script each have
+    /// one; otherwise `None`.
     pub of_all_lines: Option<f64>,
-    /// Factor of all gradients on their way from backward to the update; none where none was read.
+    /// The factor of all gradients on their way from backward to the update; `None` if it was not read.
     pub factor: Option<f64>,
 }
 
-/// A term of the loss in one microbatch.
+/// One term of the loss in one microbatch.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
-    /// The rank.
+    /// The rank of the microbatch.
     pub rank: usize,
-    /// The loss.
+    /// The loss of the microbatch.
     pub loss: &'a LossWeighed,
-    /// The term.
+    /// The term in this loss.
     pub term: &'a LossTerm,
-    /// Number of elements that count.
+    /// The number of elements with a weight.
     pub elements: usize,
-    /// Sum of their weights.
+    /// The sum of the weights of these elements.
     pub total: f64,
 }
 
-/// Turn and kind of a term, by which it is recognised in other microbatches.
+/// The turn of the optimizers and the kind, name and number of a term, by which it is found in other microbatches.
 type Key<'a> = (usize, TermOf, &'a str, usize);
 
-/// The steps whose losses are looked at: all that were begun, the first one too.
+/// Iterates over the steps whose losses are examined: all steps of the script, including the first one.
 fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
     let ended: BTreeSet<usize> = case.observed.script.ended.keys().map(|(step, _)| *step).collect();
     ended.into_iter()
 }
 
-/// The terms of the loss in a step; empty where the loss of some microbatch was not read, or where the step has
+/// Returns the terms of the loss in a step. Empty if the loss of some microbatch was not read, or if the step has
 /// microbatches without a code.
 pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     let observed = &case.observed;
@@ -101,7 +102,7 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     let factors = &case.decoded.factors;
     let of_step = factors.get(&(step, 0)).or_else(|| factors.values().next());
     let factor = of_step.map(|factor| factor.value);
-    // Ranks of a group that splits the model see the same elements.
+    // Ranks that split the model among them see the same elements.
     let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
     let factor = factor.map(|factor| factor / copies);
     let whole = |mut rows: Vec<Row<'a>>| {
@@ -120,8 +121,8 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     terms
 }
 
-/// Leaves out the elements of products that the script multiplies with 0, if it divides by the number of the others.
-/// Elsewhere these are elements that happen to weigh nothing.
+/// Removes the elements of products that the script multiplies by 0, if the script divides by the number of the
+/// others. Otherwise these elements just happen to weigh nothing.
 fn without_zeros(rows: &mut [Row<'_>]) {
     let there = |row: &Row<'_>| row.term.nonzero.unwrap_or(row.term.elements);
     let is_even = |row: &Row<'_>| row.term.least == row.term.most;
@@ -134,7 +135,7 @@ fn without_zeros(rows: &mut [Row<'_>]) {
     }
 }
 
-/// The terms of the loss by step, the recorded steps last.
+/// Returns the terms of the loss by step; the recorded steps are the last ones.
 pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<Term<'a>>> {
     steps(case)
         .map(|step| (step, terms(case, step)))
@@ -142,7 +143,7 @@ pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<Term<'a>>> {
         .collect()
 }
 
-/// Number of microbatches on the rank that has most of some.
+/// The number of rows on the rank that has most of them.
 fn most_of_a_rank(rows: &[Row<'_>]) -> usize {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     for row in rows {
@@ -152,8 +153,8 @@ fn most_of_a_rank(rows: &[Row<'_>]) -> usize {
 }
 
 impl<'a> Term<'a> {
-    /// The terms by the line of the script whose backward they are, where each line has as many microbatches: losses
-    /// of their own, or branches of one accumulation. Else the term itself.
+    /// Splits the term by the line of the script whose backward it is in, if each line has the same number of
+    /// microbatches: separate losses, or branches of one accumulation. Otherwise returns the term itself.
     fn by_line(self) -> Vec<Self> {
         let mut lines: BTreeMap<Option<&str>, Vec<Row<'a>>> = BTreeMap::new();
         for row in &self.rows {
@@ -179,12 +180,12 @@ impl<'a> Term<'a> {
         lines.into_values().map(part).collect()
     }
 
-    /// The kind of its elements.
+    /// The kind of the term's elements.
     pub fn of(&self) -> TermOf {
         self.rows.first().map_or(TermOf::Elements, |row| row.term.of)
     }
 
-    /// Name of its elements, one of them.
+    /// The name of one element, for messages.
     pub fn noun(&self) -> &'static str {
         match self.of() {
             TermOf::Tokens => "target token",
@@ -193,21 +194,21 @@ impl<'a> Term<'a> {
         }
     }
 
-    /// The term in words: `nll`, `mse`.
+    /// The name of the term for messages, such as `mse`.
     pub fn name(&self) -> String {
         let name = self.rows.first().map_or("", |row| row.term.name.as_str());
         if self.of() == TermOf::Tokens { "cross entropy".to_owned() } else { name.to_lowercase() }
     }
 
-    /// The line of the script that multiplies or divides this term and no other; none where no line does.
+    /// Returns the line of the script that multiplies or divides only this term; `None` if there is no such line.
     pub fn place(&self) -> Option<&'a str> {
         let constants = self.rows.first()?.term.constants.iter();
         let mut own = constants.filter(|it| !it.whole && it.by.is_none());
         own.find_map(|it| it.at.as_deref())
     }
 
-    /// Sum of the weights of all elements in what goes backward. Of a penalty on parameters, whose elements are the
-    /// same in each microbatch, that of one of them.
+    /// The sum of the weights of all elements in the backward. A penalty on parameters, which has the same elements
+    /// in each microbatch, counts one element per microbatch.
     pub fn total(&self) -> f64 {
         let of_row = |row: &Row<'_>| match self.of() {
             TermOf::Parameters => row.total / row.elements as f64,
@@ -216,13 +217,13 @@ impl<'a> Term<'a> {
         self.rows.iter().map(of_row).sum()
     }
 
-    /// Sum of the weights of all elements in the update; none where the factor behind the loss is not known.
+    /// The sum of the weights of all elements in the update; `None` if the factor after the loss is unknown.
     pub fn in_update(&self) -> Option<f64> {
         self.factor.map(|factor| factor * self.total())
     }
 
-    /// True if microbatches differ by what they are divided by alone: the script gives their elements no weights of
-    /// their own, and multiplies all of them with the same numbers.
+    /// True if microbatches differ only in their divisors: the script gives elements no weights of their own, and
+    /// multiplies all microbatches by the same numbers.
     pub fn is_divided_alone(&self) -> bool {
         let factor = |row: &Row<'_>| -> f64 {
             let constants = row.term.constants.iter().filter(|it| !it.divides);
@@ -234,18 +235,19 @@ impl<'a> Term<'a> {
         })
     }
 
-    /// Number of elements.
+    /// The number of elements in all microbatches.
     pub fn elements(&self) -> usize {
         self.rows.iter().map(|row| row.elements).sum()
     }
 }
 
-/// The term that stands for the loss: the first with target tokens, else the first.
+/// Returns the term that stands for the loss: the first one with target tokens, or else the first one.
 pub fn main<'t, 'a>(terms: &'t [Term<'a>]) -> Option<&'t Term<'a>> {
     terms.iter().find(|term| term.of() == TermOf::Tokens).or(terms.first())
 }
 
-/// Weights of the elements of the loss in each microbatch of the recorded step in which they differ most.
+/// Returns the weights of the elements of the loss by microbatch, for the recorded step in which the weights differ
+/// most.
 pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
     let recorded = case.observed.spec.recorded_steps();
     let all: Vec<Vec<Term<'_>>> = recorded.map(|step| terms(case, step)).collect();

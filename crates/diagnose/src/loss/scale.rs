@@ -1,8 +1,8 @@
-//! The sum of the weights of a term's elements, and the slip that explains it where it is not that of a mean.
+//! The sum of the weights of a term's elements, and the slip that explains a sum other than that of a mean.
 //!
-//! A mean has the sum 1. Constants of the script's own (the coefficient of an auxiliary loss, the squared
-//! temperature of a distillation) are nodes between the loss and its elements: only what they leave
-//! unexplained is judged.
+//! A mean has the sum 1. The script's own constants (such as the coefficient of an auxiliary loss, or the squared
+//! temperature of a distillation) are nodes between the loss and its elements. Only the part of the sum that they do
+//! not explain is judged.
 
 use super::super::Case;
 use super::super::bounds;
@@ -16,32 +16,35 @@ use super::{Row, Term};
 use zprobe_model::spec::{Dtype, Scale};
 use zprobe_model::trace::{LossConstant, TermOf};
 
-/// Largest difference of a sum of weights from that of a slip which the constants of the loss have, as a logarithm.
+/// The largest difference, as a logarithm, between a sum of weights and the sum expected from a slip that the
+/// constants of the loss show.
 const NEARLY: f64 = 0.35;
 
-/// A sum of weights that is judged.
+/// The judgement of a sum of weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sum {
-    /// That of a mean.
+    /// The sum is that of a mean.
     Mean,
-    /// The loss is a sum that nothing divides.
+    /// The loss is a sum without a division.
     Plain,
-    /// So many times that of a mean, by a slip.
+    /// The sum is this multiple of a mean's, because of the slip.
     Off(f64, Slip),
-    /// That of a mean over a full window, where this one is shorter: so many of so many microbatches.
+    /// The window is short, but was divided like a full one: (its microbatches, microbatches of a full window).
     Partial(usize, usize),
-    /// So many times that of a mean: over padding, too, and divided by the number of places that another term's mask leaves.
+    /// The sum is this multiple of a mean's: it covers padding, but is divided by the number of places in another
+    /// term's mask.
     Unmasked(f64),
-    /// A number that nothing explains, the script's own constants taken out that bring it nearest to 1.
+    /// The sum is this multiple of a mean's for an unknown reason, after division by those of the script's own
+    /// constants that bring it nearest to 1.
     Unexplained(f64),
-    /// Not read.
+    /// The sum was not read.
     Unknown,
 }
 
 /// Judges the sums of the weights of all terms of a loss.
 ///
-/// One slip of the whole loss is likelier than one of some of its terms: a number of microbatches or ranks that is among
-/// the script's own constants can hide it in others.
+/// One slip of the whole loss is more likely than a slip of some of its terms. A number of microbatches or ranks
+/// among the script's own constants can hide the slip in the other terms.
 pub fn judge_all(case: &Case<'_>, terms: &[Term<'_>]) -> Vec<Sum> {
     let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
     let is_of_all = |slip: Slip| {
@@ -62,7 +65,7 @@ pub fn judge_all(case: &Case<'_>, terms: &[Term<'_>]) -> Vec<Sum> {
     sums.into_iter().map(of_all).collect()
 }
 
-/// True if a slip may lead to the sum of a term, some of the script's own constants taken out.
+/// True if a slip may lead to the sum of a term, after division by some of the script's own constants.
 fn may_have(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
     let slips = slips(case, term);
     let wanted = slips.iter().find(|(it, _)| *it == slip).map(|(_, wanted)| *wanted);
@@ -73,7 +76,7 @@ fn may_have(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
     })
 }
 
-/// Judges the sum of the weights of a term by itself.
+/// Judges the sum of the weights of one term, without regard to the other terms.
 pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     let demanded = case.observed.spec.script().map_or(Scale::Mean, |script| script.scale);
     let Some(total) = term.in_update().map(f64::abs).filter(|it| *it > 0.0) else {
@@ -117,13 +120,13 @@ pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     if demanded == Scale::Any { Sum::Mean } else { Sum::Unexplained(nearest) }
 }
 
-/// True if two sums of weights are the same.
+/// True if two sums of weights are equal within the tolerance.
 fn is(case: &Case<'_>, value: f64, wanted: f64) -> bool {
     (value / wanted - 1.0).abs() <= slack(case)
 }
 
-/// True if a sum is nearer to another one than to 1, and not far from it: that of a loss which is divided by the count
-/// to be expected, and not by that of its own elements.
+/// True if a sum is nearer to `wanted` than to 1, and close to `wanted`: a loss that is divided by an expected count,
+/// and not by the number of its own elements, has such a sum.
 fn is_nearly(value: f64, wanted: f64) -> bool {
     (value / wanted).ln().abs() <= NEARLY.min(value.ln().abs())
 }
@@ -133,12 +136,12 @@ fn is_averaged(term: &Term<'_>) -> bool {
     term.rows.iter().any(|row| row.term.kind.contains("mean"))
 }
 
-/// True if a count that the data have divides a loss.
+/// True if a count that depends on the data divides the loss.
 fn is_counted(term: &Term<'_>) -> bool {
     term.rows.iter().any(|row| row.term.constants.iter().any(is_data))
 }
 
-/// True if a term is divided by the number of microbatches of a full window, and its own window is shorter.
+/// True if a term is divided by the number of microbatches of a full window, although its own window is shorter.
 fn is_short(case: &Case<'_>, term: &Term<'_>, total: f64) -> bool {
     let full = term.full as f64;
     let share = term.taken as f64 / full;
@@ -147,7 +150,7 @@ fn is_short(case: &Case<'_>, term: &Term<'_>, total: f64) -> bool {
     term.taken < term.full && is_share && count(term, 1.0 / full, true) > 0
 }
 
-/// True if a sum is that of a mean, some of the script's own constants taken out.
+/// True if a sum is that of a mean, after division by some of the script's own constants.
 fn is_mean(case: &Case<'_>, term: &Term<'_>, total: f64, products: &[f64]) -> bool {
     let right = right(term);
     let is_right = |value: f64| right.iter().any(|it| is(case, value, *it));
@@ -156,7 +159,8 @@ fn is_mean(case: &Case<'_>, term: &Term<'_>, total: f64, products: &[f64]) -> bo
     is_mean(total) || of_all_lines.is_some_and(is_mean)
 }
 
-/// The slip of a term that shows beside the other terms, ranks and microbatches: these have what it has not.
+/// Returns the slip of a term that shows in comparison with other terms, ranks and microbatches, which have an
+/// operation that this term lacks.
 fn beside_others(
     case: &Case<'_>,
     term: &Term<'_>,
@@ -168,7 +172,7 @@ fn beside_others(
     in_some(case, term, value).then_some(Slip::InSome).or_else(lacking)
 }
 
-/// The slip that explains the sum of a term, and the multiple of a mean's sum that it leads to.
+/// Returns the slip that explains the sum of a term, with the multiple of a mean's sum that it leads to.
 fn by_itself(
     case: &Case<'_>,
     term: &Term<'_>,
@@ -198,11 +202,11 @@ fn by_itself(
     by_number.map(|slip| (value, slip)).or_else(|| by_count().map(|slip| (total, slip)))
 }
 
-/// The slips that are looked for, with the sum to which each leads.
+/// Lists the known slips, each with the sum of weights that it leads to.
 fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
-    // An average over the ranks is seen in what the optimizers consume.
+    // An average over the ranks shows in the optimizers' input.
     let average = term.factor.is_some_and(|factor| {
         let copies = case.observed.spec.world_size as f64 / ranks;
         (factor * copies * ranks - 1.0).abs() <= slack(case)
@@ -220,7 +224,7 @@ fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
         (Slip::RanksForSteps, ranks / steps),
         (Slip::StepsForRanks, steps / ranks),
     ];
-    // Where steps and ranks are as many, the constants tell which of the two it is.
+    // If there are as many steps as ranks, the constants tell which of the two numbers was used.
     if steps == ranks {
         let is_other = |slip: Slip| match slip {
             Slip::DividedBySteps => !is_own(1.0 / steps),
@@ -240,7 +244,7 @@ fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
     all
 }
 
-/// Largest difference of two sums of weights that are the same, as a share of one.
+/// The largest difference of two equal sums of weights, as a share of one of them.
 pub(super) fn slack(case: &Case<'_>) -> f64 {
     match case.observed.spec.dtype {
         Dtype::Fp32 => bounds::SAME_SUM,
@@ -248,7 +252,7 @@ pub(super) fn slack(case: &Case<'_>) -> f64 {
     }
 }
 
-/// Number of means that a term adds up: those of several terms of its kind, unless these are averaged themselves.
+/// The number of means that a term adds up: the number of terms of its kind, unless these are averaged themselves.
 fn means(term: &Term<'_>) -> f64 {
     let Some(Row { term, loss, .. }) = term.rows.first() else { return 1.0 };
     let constants: f64 = term.constants.iter().map(LossConstant::value).product();
@@ -257,8 +261,8 @@ fn means(term: &Term<'_>) -> f64 {
     if is_sum { term.terms as f64 } else { 1.0 }
 }
 
-/// Sums that are right: that of one mean, of each of several terms of a kind, or of a mean over samples of sums over
-/// what each of them has, or of sums over all elements.
+/// Lists the sums that are right: that of one mean, of several terms of one kind, of a mean over samples of sums
+/// within each sample, or of a sum over all elements.
 fn right(term: &Term<'_>) -> Vec<f64> {
     let mut right = vec![1.0];
     let Some(first) = term.rows.first().map(|row| row.term) else { return right };
@@ -276,7 +280,7 @@ fn right(term: &Term<'_>) -> Vec<f64> {
     right
 }
 
-/// True if a loss is a sum that nothing but constants of the script's own scales.
+/// True if a loss is a sum that only the script's own constants scale.
 fn is_plain_sum(term: &Term<'_>, own: &[f64]) -> bool {
     let of_row = |row: &Row<'_>| {
         let others =
@@ -288,13 +292,13 @@ fn is_plain_sum(term: &Term<'_>, own: &[f64]) -> bool {
     term.of() != TermOf::Parameters && term.rows.iter().all(of_row)
 }
 
-/// True if a loss is a sum whose elements the script weighs itself: it may be a mean or not.
+/// True if a loss is a sum whose elements the script weighs itself, so that it may or may not be a mean.
 fn is_weighted_sum(term: &Term<'_>) -> bool {
     term.rows.iter().all(|row| row.term.weighted && row.term.kind.contains("sum"))
 }
 
 impl Sum {
-    /// True for a sum that is that of a mean, or nearly: a loss that is divided by the count to be expected.
+    /// True for the sum of a mean, or nearly so, as for a loss that is divided by an expected count.
     pub fn is_right(&self) -> bool {
         match self {
             Self::Mean => true,

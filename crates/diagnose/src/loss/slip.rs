@@ -1,25 +1,25 @@
-//! Slips that multiply the weights of a whole term, and what they are called.
+//! Slips that multiply the weights of a whole term, and their names in messages.
 
 use super::Row;
 use zprobe_model::spec::Scale;
 
-/// A part of a step: the microbatches of a rank, one microbatch of every rank, or one of a rank.
+/// A part of a step: all microbatches of a rank, one microbatch of every rank, or one microbatch of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// The rank; none for all of them.
+    /// The rank; `None` for all ranks.
     pub rank: Option<usize>,
-    /// The microbatch; none for all of them.
+    /// The microbatch; `None` for all microbatches.
     pub microbatch: Option<usize>,
 }
 
 impl Part {
-    /// True if a microbatch belongs to the part.
+    /// True if the part includes the microbatch of a row.
     pub fn has(self, row: &Row<'_>) -> bool {
         self.rank.is_none_or(|rank| rank == row.rank)
             && self.microbatch.is_none_or(|microbatch| microbatch == row.loss.microbatch)
     }
 
-    /// The part in words.
+    /// Describes the part, such as "microbatch 1 of rank 0".
     fn describe(self) -> String {
         match (self.rank, self.microbatch) {
             (Some(rank), None) => format!("rank {rank}"),
@@ -30,52 +30,52 @@ impl Part {
     }
 }
 
-/// A slip that multiplies all weights.
+/// A slip that multiplies all weights of a term by the same factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slip {
-    /// Divided by the accumulation steps twice.
+    /// The loss is divided by the accumulation steps twice.
     DividedBySteps,
-    /// Never divided by the accumulation steps.
+    /// The loss is never divided by the accumulation steps.
     NotDividedBySteps,
-    /// Divided by the number of ranks twice.
+    /// The loss is divided by the number of ranks twice.
     DividedByRanks,
-    /// Summed over the ranks, and not divided by their number.
+    /// The loss is summed over the ranks, and not divided by their number.
     NotDividedByRanks,
-    /// Divided by the accumulation steps and by the ranks once more.
+    /// The loss is divided by the accumulation steps and by the number of ranks once more than needed.
     DividedByBoth,
-    /// Divided neither by the accumulation steps nor by the ranks.
+    /// The loss is divided neither by the accumulation steps nor by the number of ranks.
     NotDividedByEither,
-    /// Multiplied with the number of ranks, and divided by the accumulation steps once more.
+    /// The loss is multiplied by the number of ranks, and divided by the accumulation steps once more than needed.
     RanksForSteps,
-    /// Never divided by the accumulation steps, and by the ranks once more.
+    /// The loss is never divided by the accumulation steps, but by the number of ranks once more than needed.
     StepsForRanks,
-    /// Multiplied with a loss scale that was never taken out.
+    /// The loss is multiplied by a loss scale that was never taken out.
     Scaled,
-    /// Divided by the loss scale twice.
+    /// The loss is divided by the loss scale twice.
     UnscaledTwice,
-    /// Divided by the accumulation steps or by the ranks twice, which are as many.
+    /// The loss is divided twice by the accumulation steps or by the number of ranks, which are equal.
     DividedByOneOfBoth,
-    /// Divided by a count over a part of the step.
+    /// The loss is divided by the number of elements of only a part of the step.
     Counted(Part),
-    /// Averaged over its elements, and divided by a number of them again.
+    /// The loss is averaged over its elements, and divided by a number of elements again.
     AveragedAgain,
-    /// Divided by a count of more than the elements.
+    /// The loss is divided by a count that is larger than the number of its elements.
     CountedTooMuch,
-    /// In some microbatches of the step alone, or on some ranks, and divided by the number of all.
+    /// Only some microbatches or ranks have the term, but it is divided by the number of all of them.
     InSome,
-    /// Divided by another number than that of its microbatches.
+    /// The term is divided by a number other than that of its microbatches.
     OtherCount(usize),
-    /// Divided by a count that leaves out a part of the step.
+    /// The loss is divided by a count that leaves out a part of the step.
     LeftOut(Part),
 }
 
 impl Slip {
-    /// True for a division by a number of elements that are not those of the loss.
+    /// True for a division by a number of elements other than those of the loss.
     pub fn is_count(self) -> bool {
         matches!(self, Self::Counted(_) | Self::CountedTooMuch | Self::LeftOut(_))
     }
 
-    /// True if the slip is what the user demands.
+    /// True if the slip is intended, because the user demands this scale.
     pub fn is_meant(self, demanded: Scale) -> bool {
         match demanded {
             Scale::Any => true,
@@ -87,7 +87,7 @@ impl Slip {
         }
     }
 
-    /// The slip in words: what happened to the loss.
+    /// Describes what happened to the loss.
     pub fn describe(self, steps: usize, ranks: usize) -> String {
         match self {
             Self::DividedBySteps => format!("divided by the accumulation steps ({steps}) twice"),
@@ -107,10 +107,10 @@ impl Slip {
                 )
             }
             Self::RanksForSteps => format!(
-                "not divided by the ranks ({ranks}), and by the accumulation steps ({steps}) twice"
+                "not divided by the ranks ({ranks}), but divided by the accumulation steps ({steps}) twice"
             ),
             Self::StepsForRanks => format!(
-                "never divided by the accumulation steps ({steps}), and by the ranks ({ranks}) twice"
+                "never divided by the accumulation steps ({steps}), but divided by the ranks ({ranks}) twice"
             ),
             Self::Scaled => "multiplied by a loss scale that was never taken out".to_owned(),
             Self::UnscaledTwice => "divided by the loss scale twice".to_owned(),
@@ -118,14 +118,14 @@ impl Slip {
                 "divided by the accumulation steps or by the number of ranks ({ranks} each) once too often"
             ),
             Self::InSome => {
-                "some microbatches or ranks alone have it, and it is divided by the number of all"
+                "only some microbatches or ranks have it, but it is divided by the number of all"
                     .to_owned()
             }
             Self::OtherCount(count) => {
-                format!("divided by {count}, and {steps} microbatches have it")
+                format!("divided by {count}, but {steps} microbatches have it")
             }
             Self::LeftOut(part) => format!(
-                "divided by the number of elements of the step without {}, although that goes backward, too",
+                "divided by the number of elements of the step without those of {}, which go backward too",
                 part.describe()
             ),
             Self::AveragedAgain => {
@@ -138,7 +138,7 @@ impl Slip {
             }
             Self::Counted(part) => {
                 format!(
-                    "divided by the elements of {} alone, and not by those of the step",
+                    "divided by the number of elements of {} only, and not of the whole step",
                     part.describe()
                 )
             }

@@ -1,4 +1,4 @@
-//! Ranks of a script that are left behind: they did not step where others did.
+//! Ranks of a script that fell behind: they skipped an optimizer step that other ranks took.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use super::{Observed, Process};
 use zprobe_model::trace::Outcome;
 
 impl Observed<'_> {
-    /// Steps that a rank of a script did not take and that others took, by rank: the first one of each. A rank that
-    /// lost the others, because they had ended after their last watched step, crashed for that reason alone.
+    /// Returns the first step that each rank of a script skipped while others took it, by rank. A rank that lost the
+    /// others because they had finished their last watched step crashed for this reason only.
     pub fn behind(&self) -> BTreeMap<usize, usize> {
         let all = || self.processes.iter().enumerate();
         let over = || all().filter(|(_, process)| process.finished).map(|(rank, _)| rank);
@@ -21,8 +21,8 @@ impl Observed<'_> {
         .collect()
     }
 
-    /// Ranks that left out a step of all or of one of their optimizers, and lost the others for that reason: these had
-    /// taken all steps that were watched.
+    /// Returns the ranks that skipped a step of some optimizer and lost the others for this reason, because these had
+    /// already taken all watched steps.
     pub fn left_alone(&self) -> BTreeSet<usize> {
         let is_over = self.processes.iter().any(|process| process.finished);
         let has_idle = |rank: usize| self.remarks.get(&rank).is_some_and(|it| !it.idle.is_empty());
@@ -31,19 +31,20 @@ impl Observed<'_> {
         lost.map(|(rank, _)| rank).chain(self.behind().into_keys()).collect()
     }
 
-    /// True for a rank that no optimizer stepped on, and that was ended together with those that finished.
+    /// True for a rank on which no optimizer stepped, and which ended together with the ranks that finished.
     fn is_idle(&self, rank: usize, process: &Process<'_>) -> bool {
         let has_stepped = self.script.stepped.keys().any(|(_, it)| *it == rank);
         process.outcome == Some(Outcome::Unseen) && !has_stepped
     }
 
-    /// The first step that a rank left out and another one took: all its backwards were given up, or are over and it
-    /// has lost the others.
+    /// Returns the first step that `rank` skipped and `other` took. Either all of its microbatches were given up, or
+    /// all its backwards ran and the rank then lost the others.
     fn first_left_out(&self, rank: usize, other: usize) -> Option<usize> {
         let has_stepped = |step, rank| self.script.stepped.contains_key(&(step, rank));
         let went_backward =
             |step| self.microbatches(step)[rank] == self.spec.gradient_accumulation_steps;
-        // Before the first step it is a search for a loss scale, which may take each rank another time.
+        // Before the first step, giving up is a search for a loss scale, which may take each rank a different number
+        // of tries.
         let gave_up = |step, rank| step > 0 && self.given_up.contains_key(&(step, rank));
         (0..self.spec.steps).find(|&step| {
             let process = &self.processes[rank];
@@ -57,12 +58,13 @@ impl Observed<'_> {
 }
 
 impl Process<'_> {
-    /// True for a rank that had no chance to step: a signal ended it, or its zprobe was lost, so that nobody knows.
+    /// True for a rank that had no chance to step: a signal ended it, or its zprobe process was lost, so that its end
+    /// is unknown.
     pub fn was_cut_off(&self) -> bool {
         matches!(self.outcome, Some(Outcome::Signal(_) | Outcome::WithLauncher(_) | Outcome::Lost))
     }
 
-    /// True if the failure that it gave an account of is that another rank was not there.
+    /// True if the error message of the rank says that another rank was unreachable.
     pub fn blames_a_peer(&self) -> bool {
         const SYMPTOMS: &[&str] = &[
             "Connection closed by peer",

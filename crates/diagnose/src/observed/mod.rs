@@ -1,4 +1,4 @@
-//! The events of a trace, sorted by what they are about.
+//! The events of a trace, sorted by topic.
 
 mod behind;
 mod parts;
@@ -20,80 +20,79 @@ pub use self::parts::{
 };
 pub use self::script::Script;
 
-/// The trace, sorted.
+/// The events of a trace, sorted by topic, for one run.
 pub struct Observed<'a> {
-    /// Specification of the run.
+    /// The specification of the run.
     pub spec: &'a RunSpec,
-    /// Version of zprobe that recorded it.
+    /// The version of zprobe that recorded the run.
     pub zprobe: &'a str,
-    /// Processes, by rank.
+    /// The processes, indexed by rank.
     pub processes: Vec<Process<'a>>,
-    /// Every buffer, in the order of each rank's journey, ranks side by side.
+    /// All buffers: moment by moment in recording order, and by rank within a moment.
     pub buffers: Vec<Buffer<'a>>,
-    /// Indices of buffers by point and step, and in `of_rank` by rank too.
+    /// Indices into `buffers`, by (point, step); `of_rank` has them by (point, step, rank).
     at: HashMap<(Point, usize), Vec<usize>>,
     of_rank: HashMap<(Point, usize, usize), Vec<usize>>,
-    /// Every backward of every rank.
+    /// All backwards of all ranks.
     pub backwards: BTreeMap<BackwardAt, Backward<'a>>,
-    /// Facts about a user's script.
+    /// The facts about a user's script.
     pub script: Script<'a>,
-    /// Numbers of records of a script's ranks that the trace lacks, by rank. Those of engines are selected while
-    /// they are recorded, so theirs are not counted.
+    /// The number of records that the trace lacks of a script's ranks, by rank. Records of engines are selected
+    /// during recording, so that they are not counted.
     pub lacking: BTreeMap<usize, u64>,
-    /// Microbatches whose gradients a script cleared on purpose, by (step, rank, microbatch).
+    /// The microbatches whose gradients a script cleared on purpose, by (step, rank, microbatch).
     pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
-    /// Numbers of microbatches that a script gave up before a step, by (step, rank).
+    /// The number of microbatches that a script gave up before a step, by (step, rank).
     pub given_up: BTreeMap<(usize, usize), usize>,
-    /// Microbatches after whose backward an engine transformed gradients, by (step, rank).
+    /// The microbatches after whose backward an engine transformed gradients, by (step, rank).
     pub transformed: BTreeMap<(usize, usize), BTreeMap<usize, Transform>>,
-    /// Every bucket flush.
+    /// All bucket flushes.
     pub flushes: Vec<BucketFlush<'a>>,
-    /// The model's parameters, in flat order; empty if no rank got that far.
+    /// The model's parameters, in flat order; empty if no rank described the model.
     pub params: &'a [ParamInfo],
-    /// Layouts by (rank, name).
+    /// The layouts of buffers, by (rank, name).
     pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
-    /// Samples of which recorded buffers consist, by (rank, name), where they were not recorded
-    /// whole.
+    /// The sampled segments of buffers that were not recorded in full, by (rank, name).
     pub samples: BTreeMap<(usize, LayoutName), &'a [Segment]>,
-    /// Class of the optimizer, and the inner optimizer.
+    /// The class names of the optimizer and of the inner optimizer.
     pub optimizer: Option<(&'a str, &'a str)>,
     /// The engine that was recognised in a user's script.
     recognised: Option<Engine>,
-    /// Facts that each rank's engine states about itself, by rank.
+    /// The facts that each rank's engine states about itself, by rank.
     pub facts: BTreeMap<usize, &'a BTreeMap<String, String>>,
-    /// Remarks of each rank of a user's script, by rank.
+    /// The remarks on a user's script, by rank.
     pub remarks: BTreeMap<usize, &'a Remarks>,
-    /// Pairs of what was not observed and the reason.
+    /// Pairs of a fact that was not observed and the reason.
     pub not_observed: BTreeSet<(&'a str, &'a str)>,
-    /// Loss scales, by (step, rank).
+    /// The loss scales, by (step, rank).
     pub scaled: BTreeMap<(usize, usize), Scaled>,
-    /// Microbatches after which the engine called an optimizer, by (step, rank).
+    /// The microbatches after which the engine called an optimizer, by (step, rank).
     pub called: BTreeMap<(usize, usize), &'a [usize]>,
-    /// Parameters that forward used and that were not what the step before left, by (step, microbatch, rank).
+    /// The parameters whose value in forward differed from their value after the previous step, by (step, microbatch,
+    /// rank).
     pub forward: BTreeMap<(usize, usize, usize), &'a [Differing]>,
-    /// Global norms of the gradient as the engine computed them, by (step, rank).
+    /// The global norms of the gradient that the engine computed, by (step, rank).
     pub norms: BTreeMap<(usize, usize), Norm>,
-    /// Digests as gathered in band.
+    /// The digests that ranks gathered in band, over the process group.
     pub gathered: Vec<Gathered<'a>>,
-    /// Combined digests out of band, by (rank, step in which they were gathered).
+    /// The combined digests out of band, over the event channel, by (rank, step in which they were gathered).
     pub digests: BTreeMap<(usize, usize), String>,
-    /// Announcements of all ranks where they disagreed about the next collective, by sequence
-    /// number.
+    /// The announcements of all ranks before a collective on which they disagreed, by sequence number.
     pub mismatches: BTreeMap<u64, &'a [String]>,
-    /// Protocol violations.
+    /// The protocol violations.
     pub broken: Vec<Broken<'a>>,
-    /// Silence that the watchdog found, if it ended the run.
+    /// The silence that ended the run; `None` if the watchdog did not end the run.
     pub timed_out: Option<TimedOut>,
-    /// The agent that was lost last: name of its machine, and reason. Its ranks come after it.
+    /// The agent that was lost last, as (machine name, reason). The exits of its ranks are recorded after this event.
     agent_lost: Option<(&'a str, AgentLoss)>,
-    /// True if the user ended the run.
+    /// True if the user interrupted the run.
     pub interrupted: bool,
     /// The end of the rank host's standard error.
     pub host_stderr: Option<&'a str>,
 }
 
 impl<'a> Observed<'a> {
-    /// Sorts a trace.
+    /// Sorts the events of a trace.
     pub fn new(trace: &'a Trace) -> Self {
         let mut observed = Self {
             agent_lost: None,
@@ -149,8 +148,7 @@ impl<'a> Observed<'a> {
             let lacking = (0..trace.spec.world_size).map(|rank| (rank, trace.missing_of(rank)));
             observed.lacking = lacking.filter(|(_, records)| *records > 0).collect();
         }
-        // The order in which the ranks' channels interleave is chance; the report must not depend
-        // on it.
+        // The interleaving of the ranks' channels is chance, and the report must not depend on it.
         observed.buffers.sort_by_key(|buffer| (buffer.ordinal, buffer.rank));
         for (place, buffer) in observed.buffers.iter().enumerate() {
             if let Some(step) = buffer.step {
@@ -165,19 +163,19 @@ impl<'a> Observed<'a> {
         observed
     }
 
-    /// True if every rank did everything that it was asked to do.
+    /// True if every rank finished all of its work.
     pub fn all_finished(&self) -> bool {
         self.processes.iter().all(|process| process.finished)
     }
 
-    /// True if some rank crashed or hung by itself, and not because the others had ended without it.
+    /// True if some rank crashed or hung for a reason of its own, and not because the others had finished without it.
     pub fn some_broke(&self) -> bool {
         let left_alone = self.left_alone();
         let mut all = self.processes.iter().enumerate();
         all.any(|(rank, process)| !process.finished && !left_alone.contains(&rank))
     }
 
-    /// Ending of the recording. The launcher records an end for every rank, so one without an end
+    /// Returns the ending of the recording. The launcher records an end for every rank, so that a rank without one
     /// means that the trace stops early.
     pub fn ending(&self) -> Ending {
         if self.interrupted {
@@ -189,18 +187,17 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// True if a rank's engine reported an overflow in a step, and skipped it.
+    /// True if a rank's engine reported an overflow in a step and skipped the step.
     pub fn skipped(&self, step: usize, rank: usize) -> bool {
         self.scaled.get(&(step, rank)).is_some_and(|scaled| scaled.overflow)
     }
 
-    /// True if memory held NaN until it was written to: it was asked for, and the ranks could do
-    /// it.
+    /// True if memory held NaN until it was written: the user requested it, and the ranks supported it.
     pub fn is_poisoned(&self) -> bool {
         self.spec.poison_memory && !self.not_observed.iter().any(|(what, _)| *what == UNSET_MEMORY)
     }
 
-    /// The engine of the run: that of its specification, or the one that was recognised in a user's script.
+    /// Returns the engine that was recognised in a user's script, or else the engine of the specification.
     pub fn engine(&self) -> Engine {
         self.recognised.unwrap_or(self.spec.engine())
     }
@@ -214,7 +211,7 @@ impl<'a> Observed<'a> {
                 if *at == step && !matches!(phase, Phase::AllGather | Phase::Digests))
     }
 
-    /// The backwards of one microbatch on one rank, in order.
+    /// Iterates over the backwards of one microbatch on one rank, in order.
     pub fn backwards_of(
         &self,
         step: usize,
@@ -225,12 +222,12 @@ impl<'a> Observed<'a> {
         (0..).map_while(move |part| self.backwards.get_key_value(&at(part)))
     }
 
-    /// Buffers of a point and step, by rank.
+    /// Iterates over the buffers of a point and step, by rank.
     pub fn at(&self, point: Point, step: usize) -> impl Iterator<Item = &Buffer<'a>> {
         self.at.get(&(point, step)).into_iter().flatten().map(|&place| &self.buffers[place])
     }
 
-    /// Buffers of a point and step that one rank recorded.
+    /// Iterates over the buffers of a point and step that one rank recorded.
     pub fn of_rank(
         &self,
         rank: usize,
@@ -241,14 +238,14 @@ impl<'a> Observed<'a> {
         places.into_iter().flatten().map(|&place| &self.buffers[place])
     }
 
-    /// The pieces that a rank's recorded buffers of a layout consist of; none if the rank never
-    /// described them.
+    /// Returns the segments that a rank recorded of its buffers with a layout; `None` if the rank never described
+    /// them.
     pub fn recorded(&self, rank: usize, layout: LayoutName) -> Option<&'a [Segment]> {
         let place = (rank, layout);
         self.samples.get(&place).or_else(|| self.layouts.get(&place)).copied()
     }
 
-    /// The plan for the model that the ranks really had.
+    /// Creates the plan for the model that the ranks reported.
     pub fn plan(&self) -> Plan {
         if self.params.is_empty() {
             return Plan::new(self.spec);
@@ -262,8 +259,8 @@ impl<'a> Observed<'a> {
         if self.spec.script().is_some() { self.as_used(plan) } else { plan }
     }
 
-    /// The plan for a script, whose microbatches show what they use. Of one that was set aside nothing
-    /// is due.
+    /// Creates the plan for a script, whose backwards show which parameters each microbatch uses. A microbatch that
+    /// was set aside is due no gradient.
     fn as_used(&self, plan: Plan) -> Plan {
         let recorded: BTreeSet<usize> = self.spec.recorded_steps().collect();
         let mut all = BTreeSet::new();
@@ -279,7 +276,7 @@ impl<'a> Observed<'a> {
         plan.of_microbatches(used, &all)
     }
 
-    /// Numbers of microbatches of each rank in a recorded step of a script.
+    /// The number of microbatches of each rank in a recorded step of a script.
     pub fn microbatches(&self, step: usize) -> Vec<usize> {
         let of_rank = |rank: usize| {
             let of_it = self.backwards.keys().filter(|at| at.step == step && at.rank == rank);
@@ -288,8 +285,8 @@ impl<'a> Observed<'a> {
         (0..self.spec.world_size).map(of_rank).collect()
     }
 
-    /// True if a script gave up microbatches before each step, or those of several steps in a row: that may
-    /// be a mistake. Before the first step, which is not recorded, it is a search for a loss scale.
+    /// True if a script gave up microbatches before every step, or those of several steps in a row, which may be a
+    /// mistake. Before the first step, which is not recorded, giving up is a search for a loss scale.
     pub fn gives_up_as_a_habit(&self) -> bool {
         let a_step = self.spec.gradient_accumulation_steps;
         let mut later = self.given_up.iter().filter(|((step, _), _)| self.spec.records_step(*step));
@@ -298,12 +295,12 @@ impl<'a> Observed<'a> {
         always || later.any(|(_, microbatches)| *microbatches > a_step)
     }
 
-    /// True if zprobe itself has failed to see a part of a script.
+    /// True if zprobe itself failed to observe a part of a script.
     pub fn has_failed_to_see(&self) -> bool {
         self.not_observed.iter().any(|(_, why)| why.starts_with("zprobe failed"))
     }
 
-    /// True if an optimizer of an observed script holds something that was not recognised.
+    /// True if an optimizer of an observed script holds elements that were not recognised.
     pub fn holds_unknown(&self) -> bool {
         let is_observed = self.spec.script().is_some_and(|script| script.observe.is_some());
         let partitions =
@@ -312,8 +309,8 @@ impl<'a> Observed<'a> {
         is_observed && segments.any(|segment| segment.param.is_none())
     }
 
-    /// True if what an optimizer consumes of a parameter is no sum of gradients: of a matrix, where an engine
-    /// orthogonalises gradients. Which matrices it leaves out is not known.
+    /// True if an optimizer's input for this parameter is no sum of gradients, because the engine orthogonalises the
+    /// gradients of matrices. It is unknown which matrices the engine leaves out.
     pub fn is_transformed(&self, param: usize) -> bool {
         let is_matrix = |it: &ParamInfo| it.trainable && it.shape.len() > 1;
         !self.transformed.is_empty() && self.params.get(param).is_some_and(is_matrix)
@@ -324,14 +321,15 @@ impl<'a> Observed<'a> {
         self.params.get(param).is_none_or(|it| it.ranks.is_empty() || it.ranks.contains(&rank))
     }
 
-    /// The first rank that has the same parameters as this rank; none where all ranks have the same.
+    /// Returns the first rank that has the same parameters as this rank; `None` if all ranks have the same
+    /// parameters.
     pub fn first_with_same_params(&self, rank: usize) -> Option<usize> {
         let own = self.params.iter().find(|param| param.ranks.contains(&rank))?;
         own.ranks.first().copied()
     }
 
-    /// Number of ranks that a parameter's gradients are averaged over: all of them, unless tensor
-    /// parallelism gives each some parameters of its own.
+    /// The number of ranks over which a parameter's gradients are averaged: the world size, unless tensor parallelism
+    /// gives each rank parameters of its own.
     pub fn replicas(&self) -> usize {
         let count = |param: &ParamInfo| match param.ranks.len() {
             0 => self.spec.world_size,
@@ -341,12 +339,12 @@ impl<'a> Observed<'a> {
         trainable.map(count).max().unwrap_or(self.spec.world_size)
     }
 
-    /// Index of a parameter in the flat order, by its name.
+    /// Returns the index of a parameter in the flat order, by its name.
     pub fn param_number(&self, name: &str) -> Option<usize> {
         self.params.iter().position(|param| param.name == name)
     }
 
-    /// Name of a parameter.
+    /// Returns the name of a parameter, by its index in the flat order.
     pub fn param_name(&self, index: usize) -> String {
         self.params
             .get(index)
@@ -359,7 +357,7 @@ impl<'a> Observed<'a> {
             Event::RankSpawned { rank, pid, .. } => {
                 if let Some(process) = self.processes.get_mut(*rank) {
                     process.pid = Some(*pid);
-                    // What its host did before it was forked.
+                    // Removes the imports that the host recorded before it forked this rank.
                     process.last.take_if(|last| matches!(last, Event::Importing { .. }));
                 }
             }
@@ -383,7 +381,7 @@ impl<'a> Observed<'a> {
                 let ranks = self.processes.len();
                 let known = silent.iter().copied().filter(|rank| *rank < ranks);
                 let by_all = meetings.reached_by_all();
-                // Older traces do not say which ranks waited, and name those as silent too.
+                // Older traces do not record which ranks waited, and name the waiting ranks as silent too.
                 let waits = |rank: usize| {
                     meetings.waits(rank, &by_all).map(|meeting| Waiting { rank, meeting })
                 };

@@ -1,4 +1,4 @@
-//! Types into which the events of a trace are sorted.
+//! The types into which the events of a trace are sorted.
 
 use std::collections::BTreeMap;
 
@@ -7,61 +7,61 @@ use zprobe_model::trace::{
     Point, Violation, Waiting,
 };
 
-/// A buffer as one rank recorded it.
+/// A buffer that one rank recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
-    /// Rank.
+    /// The rank that recorded the buffer.
     pub rank: usize,
-    /// Optimizer step; none before the first.
+    /// The index of the optimizer step; `None` before the first step.
     pub step: Option<usize>,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch; `None` for points after the accumulation.
     pub microbatch: Option<usize>,
-    /// Point of the journey.
+    /// The point of the journey at which the buffer was recorded.
     pub point: Point,
-    /// Part of the model that it holds.
+    /// The part of the model that the buffer holds.
     pub layout: LayoutName,
-    /// The elements.
+    /// The recorded elements.
     pub payload: &'a Payload,
-    /// Number of this buffer among its rank's.
+    /// The index of this buffer among all buffers of its rank.
     pub(super) ordinal: usize,
 }
 
 impl Buffer<'_> {
-    /// True if both buffers have the same number on their ranks.
+    /// True if both buffers have the same index on their ranks.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ordinal == other.ordinal
     }
 }
 
-/// Key of a backward of a rank, in the order of the run.
+/// The key of a backward; keys are ordered as in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackwardAt {
-    /// Optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Microbatch.
+    /// The index of the microbatch in the step.
     pub microbatch: usize,
-    /// Number among the backwards of the microbatch.
+    /// The index of the backward among all backwards of the microbatch.
     pub part: usize,
-    /// Rank.
+    /// The rank that ran the backward.
     pub rank: usize,
 }
 
-/// A backward on one rank.
+/// One backward on one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {
-    /// `AccumulateGrad` nodes in the graph.
+    /// The number of `AccumulateGrad` nodes in the graph.
     pub accumulate_grad_nodes: usize,
-    /// Parameters that the graph reaches.
+    /// The indices of the parameters that the graph reaches.
     pub reached: &'a [usize],
-    /// Firings by parameter; none where no hooks were reported.
+    /// The number of hook firings of each parameter; `None` if the engine reported no hooks.
     pub fired: Option<&'a [u32]>,
-    /// Gradients that autograd delivered, by parameter; none where that was not watched.
+    /// The number of gradients that autograd delivered to each parameter; `None` if delivery was not watched.
     pub arrived: Option<&'a [u32]>,
 }
 
 impl Backward<'_> {
-    /// Parameters that autograd reached without their hook firing. A backward that failed on its
-    /// way did not reach all that its graph has.
+    /// Returns the parameters that got a gradient from autograd without a firing of their hook. A backward that
+    /// failed half-way did not reach all parameters of its graph.
     pub fn silent(&self) -> Vec<usize> {
         if self.fired.is_none() {
             return Vec::new();
@@ -70,25 +70,25 @@ impl Backward<'_> {
         self.reached.iter().copied().filter(is_silent).collect()
     }
 
-    /// Parameters whose hook fired more often than gradients arrived.
+    /// Returns the parameters whose hook fired more often than gradients arrived.
     pub fn repeated(&self) -> Vec<usize> {
         let is_repeated = |&param: &usize| self.firings(param) > self.arrivals(param);
         self.reached.iter().copied().filter(is_repeated).collect()
     }
 
-    /// Parameters to which autograd delivered a gradient; of hooks alone it is known where they fired.
+    /// Iterates over the parameters to which autograd delivered a gradient. Where only hooks were watched, it
+    /// iterates over the parameters whose hook fired.
     pub fn delivered(&self) -> impl Iterator<Item = usize> {
         let counts = self.arrived.or(self.fired).unwrap_or_default().iter().enumerate();
         counts.filter(|(_, count)| **count > 0).map(|(param, _)| param)
     }
 
-    /// Number of times that the hook of a parameter fired.
+    /// The number of times that the hook of a parameter fired.
     pub fn firings(&self, param: usize) -> u32 {
         count(self.fired, param)
     }
 
-    /// Number of gradients that autograd delivered to a parameter that the graph reaches: one,
-    /// where that was not watched.
+    /// The number of gradients that autograd delivered to a parameter in the graph; 1 if delivery was not watched.
     pub fn arrivals(&self, param: usize) -> u32 {
         if self.arrived.is_none() { 1 } else { count(self.arrived, param) }
     }
@@ -98,117 +98,118 @@ fn count(list: Option<&[u32]>, param: usize) -> u32 {
     list.and_then(|list| list.get(param)).copied().unwrap_or(0)
 }
 
-/// A bucket flush on one rank.
+/// One bucket flush on one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketFlush<'a> {
-    /// Rank.
+    /// The rank that flushed the bucket.
     pub rank: usize,
-    /// Optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Microbatch.
+    /// The index of the microbatch in the step.
     pub microbatch: usize,
-    /// Number within the step.
+    /// The index of the flush within the step.
     pub flush: usize,
-    /// Reason for the flush.
+    /// The reason for the flush.
     pub reason: FlushReason,
-    /// Elements.
+    /// The number of elements in the bucket.
     pub elements: usize,
-    /// Capacity.
+    /// The capacity of the bucket, in elements.
     pub capacity: usize,
-    /// Parameters.
+    /// The indices of the parameters in the bucket.
     pub params: &'a [usize],
 }
 
-/// A violation of the protocol.
+/// A violation of the rank protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Broken<'a> {
-    /// Rank; none for the process that hosts the ranks.
+    /// The rank that wrote the line; `None` for the process that hosts the ranks.
     pub rank: Option<usize>,
-    /// Kind of the violation.
+    /// The kind of violation.
     pub violation: Violation,
-    /// Start of the line.
+    /// The start of the offending line.
     pub line: &'a str,
 }
 
-/// The silence that ended a run.
+/// The silence after which the watchdog ended a run.
 #[derive(Clone, Debug)]
 pub struct TimedOut {
-    /// Ranks that the watchdog named, and the meeting that each was in.
+    /// The ranks that the watchdog named, each with the meeting that it was in; `None` for a rank outside of any
+    /// meeting.
     pub named: Vec<(usize, Option<Meeting>)>,
-    /// Ranks that waited for others.
+    /// The ranks that waited for others.
     pub waiting: Vec<Waiting>,
-    /// Time limit of the watchdog, in seconds.
+    /// The time limit of the watchdog, in seconds.
     pub timeout_s: u64,
 }
 
-/// Facts about the process of one rank.
+/// The facts about the process of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Process<'a> {
-    /// Process id.
+    /// The process id.
     pub pid: Option<u32>,
-    /// Outcome of the process; none if its end was not recorded.
+    /// The outcome of the process; `None` if its end was not recorded.
     pub outcome: Option<Outcome>,
-    /// Loss of the agent that had started it: name of the machine, and reason.
+    /// The loss of the agent that had started the process, as (machine name, reason).
     pub lost: Option<(&'a str, AgentLoss)>,
-    /// True if its last event was [`Event::Finished`].
+    /// True if the last event of the process was [`Event::Finished`].
     pub finished: bool,
-    /// True if it was stopped by a signal when it was ended because of its silence.
+    /// True if a signal had stopped the process when it was ended for its silence.
     pub is_stopped: bool,
-    /// Its last event.
+    /// The last event of the process.
     pub last: Option<&'a Event>,
     /// The last [`Event::PhaseEntered`] of the rank.
     pub last_phase: Option<&'a Event>,
-    /// The collectives it entered, in order.
+    /// The collectives that the rank entered, in order.
     pub collectives: Vec<Collective<'a>>,
-    /// Its own account of a failure.
+    /// The error message with which the rank reported a failure.
     pub failure: Option<&'a str>,
-    /// The end of its standard error.
+    /// The end of the standard error of the process.
     pub stderr: Option<&'a str>,
-    /// Python stacks of the process, by number of the thread: 0 for the main one.
+    /// The Python stacks of the process, by thread number; 0 is the main thread.
     pub stacks: BTreeMap<usize, &'a [Frame]>,
-    /// Number of buffers that it recorded so far.
+    /// The number of buffers that the rank has recorded so far.
     pub(super) buffers: usize,
-    /// Versions it reported.
+    /// The software versions that the rank reported.
     pub versions: Option<&'a BTreeMap<String, String>>,
 }
 
-/// A step's digests as one rank all-gathered them.
+/// The digests of one step that one rank all-gathered.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {
-    /// Rank that gathered them.
+    /// The rank that gathered the digests.
     pub rank: usize,
-    /// Optimizer step.
+    /// The index of the optimizer step.
     pub step: usize,
-    /// Digests by source rank.
+    /// The digests, indexed by source rank.
     pub in_band: &'a [String],
 }
 
 /// A collective that a rank was about to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collective<'a> {
-    /// Its number on this rank.
+    /// The number of the collective on this rank.
     pub sequence: u64,
-    /// The operation.
+    /// The operation of the collective.
     pub op: CollectiveOp,
-    /// Element type on the wire.
+    /// The element type on the wire.
     pub dtype: &'a str,
-    /// Elements that the rank puts in.
+    /// The number of elements that the rank contributes.
     pub numel: usize,
 }
 
-/// The loss scale that one rank took a step with.
+/// The loss scale with which one rank took a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaled {
-    /// The scale.
+    /// The loss scale.
     pub scale: f64,
-    /// True if the rank saw an overflow, and skipped the step.
+    /// True if the rank saw an overflow and skipped the step.
     pub overflow: bool,
 }
 
-/// The global norm of a step's gradient as one rank's engine computed it, before clipping.
+/// The global norm of a step's gradient before clipping, as one rank's engine computed it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// The norm; none when it is not finite.
+    /// The norm; `None` if it is not finite.
     pub norm: Option<f64>,
     /// The norm to which the engine clips; 0 for no clipping.
     pub limit: f64,

@@ -1,4 +1,4 @@
-//! Facts about a user's script, sorted: its losses, its clipping, its updates, its model.
+//! The facts about a user's script, sorted by topic: its losses, its clipping, its updates and its model.
 
 use std::collections::BTreeMap;
 
@@ -7,43 +7,44 @@ use zprobe_model::trace::{
     UpdatesRounded,
 };
 
-/// Numbers that replicas of parameters have in common, as in [`Event::ParametersDigested`].
+/// The digests of parameters that replicas have in common, as in [`Event::ParametersDigested`].
 #[derive(Clone, Copy, Debug)]
 pub struct Digests<'a> {
-    /// The numbers, by parameter index.
+    /// The digests, indexed by parameter; `None` where a parameter has no digest.
     pub numbers: &'a [Option<f64>],
-    /// Number of the shard that each is of; empty where all are of whole parameters.
+    /// The number of the shard that each digest covers; empty if all digests cover whole parameters.
     pub shards: &'a [usize],
 }
 
-/// Facts about a user's script.
+/// The facts about a user's script.
 #[derive(Debug, Default)]
 pub struct Script<'a> {
-    /// Losses by (step, rank), a backward after the other.
+    /// The losses by (step, rank), in the order of their backwards.
     pub losses: BTreeMap<(usize, usize), Vec<&'a LossWeighed>>,
-    /// Calls that clipped gradients, by (step, rank).
+    /// The calls that clipped gradients, by (step, rank).
     pub clipped: BTreeMap<(usize, usize), Vec<&'a GradientsClipped>>,
-    /// Calls that clipped gradients with which no optimizer stepped, by rank.
+    /// The calls that clipped gradients without any effect on an optimizer step, by rank.
     pub in_vain: BTreeMap<usize, Vec<&'a ClippedInVain>>,
-    /// Steps of optimizers, by (step, rank).
+    /// The steps of optimizers, by (step, rank).
     pub stepped: BTreeMap<(usize, usize), Vec<&'a OptimizerStepped>>,
-    /// Comparisons of half-precision parameters before and after a step, by (step, rank).
+    /// The comparisons of half-precision parameters before and after a step, by (step, rank).
     pub rounded: BTreeMap<(usize, usize), Vec<&'a UpdatesRounded>>,
-    /// Digests of parameters, by the step after which they were taken (none before the first) and rank.
+    /// The digests of parameters, by (step, rank), taken after the step; the step is `None` for digests before the
+    /// first step.
     pub digests: BTreeMap<(Option<usize>, usize), Digests<'a>>,
-    /// Blocks that ran and were not reached, by (step, rank).
+    /// The blocks that ran in forward and that no backward reached, by (step, rank).
     pub unreached: BTreeMap<(usize, usize), &'a [Block]>,
-    /// Gradients of the first step that were consumed again, by (step, rank).
+    /// The gradients of the first step that were consumed again, by (step, rank).
     pub left: BTreeMap<(usize, usize), &'a [Left]>,
-    /// Parameters whose accumulated gradients changed between the backward of a microbatch and the next one, outside of
-    /// both, by (step, microbatch, rank).
+    /// The parameters whose accumulated gradients changed outside of any backward, between the backward of a
+    /// microbatch and the next one, by (step, microbatch, rank).
     pub changed: BTreeMap<(usize, usize, usize), &'a [usize]>,
-    /// Numbers of microbatches of the steps that are over, by (step, rank).
+    /// The number of microbatches of each completed step, by (step, rank).
     pub ended: BTreeMap<(usize, usize), usize>,
 }
 
 impl<'a> Script<'a> {
-    /// Takes in an event of a rank, if it is about a script.
+    /// Stores an event of a rank, if the event is about a script.
     pub fn see(&mut self, rank: usize, event: &'a Event) {
         match event {
             Event::LossWeighed(loss) => {

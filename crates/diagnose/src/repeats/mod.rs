@@ -1,8 +1,7 @@
-//! Repeats of one run: what is not the same in all of them to the last bit was decided by chance.
+//! Repeats of one run: differences between them, to the last bit, were decided by chance.
 //!
-//! Each repeat is diagnosed by itself, like any run. Beside that, everything that it left behind is
-//! compared with what the first repeat left at the same [`Moment`]. What one repeat does not have
-//! because it ended early is no difference.
+//! Each repeat is diagnosed by itself, like any run. In addition, all of its recorded values are compared with those
+//! of the first repeat at the same [`Moment`]. A value that a repeat lacks because it ended early is no difference.
 
 mod moments;
 
@@ -21,52 +20,52 @@ use zprobe_report::{
 /// The first moment at which repeats differ.
 #[derive(Clone, Debug)]
 pub struct First {
-    /// The moment.
+    /// The moment of the first rank that differs.
     pub moment: Moment,
-    /// Ranks that differ there.
+    /// The ranks that differ at this moment.
     pub ranks: Vec<usize>,
-    /// Repeats that are not like the first one there, on any rank.
+    /// The numbers of the repeats that differ from the first one at this moment, on any rank.
     pub repeats: Vec<usize>,
-    /// Number of repeats that came to it.
+    /// The number of repeats that reached this moment.
     pub seen: usize,
-    /// Difference from the first repeat, in one of these repeats.
+    /// The difference between the first repeat and the repeat `example`.
     difference: Difference,
-    /// Index of the repeat that `difference` is about.
+    /// The number of the repeat that `difference` is about.
     example: usize,
-    /// Number of later moments at which repeats differ, and of all moments.
+    /// The number of later moments at which repeats differ, and the number of all moments.
     pub later: (usize, usize),
 }
 
-/// Difference between a moment of one repeat and that of the first.
+/// The difference between a moment of one repeat and the same moment of the first repeat.
 #[derive(Clone, Debug)]
 enum Difference {
     Elements(Elements),
     Numbers(Option<f64>, Option<f64>),
-    /// The moment is missing in one of the two repeats, and both had finished.
+    /// The moment is missing in one of the two repeats, although both finished.
     Absent {
-        /// True if the later repeat alone came to it.
+        /// True if only the later repeat reached the moment.
         here: bool,
     },
 }
 
-/// Comparison of the repeats of a run, which takes in one after the other.
+/// The comparison of the repeats of a run, to which repeats are added one after the other.
 pub struct Repeats {
     first: Trace,
-    /// Number of repeats that have each moment.
+    /// The number of repeats that reached each moment.
     seen: BTreeMap<Moment, usize>,
-    /// Repeats that differ from the first one, by moment.
+    /// The numbers of the repeats that differ from the first one, by moment.
     differing: BTreeMap<Moment, Vec<usize>>,
-    /// Difference at the first moment at which a repeat differs.
+    /// The difference at the first moment at which each repeat differs.
     how: BTreeMap<Moment, Difference>,
-    /// Verdict on each repeat by itself. Beside it are the findings of each, and the worst of the
-    /// reports with the number of its repeat.
+    /// The verdict on each repeat. `findings` has the findings of each repeat, and `shown` the worst report with the
+    /// number of its repeat.
     verdicts: Vec<Verdict>,
     findings: Vec<Vec<Finding>>,
     shown: (usize, Report),
 }
 
 impl Repeats {
-    /// Begins with repeat 0.
+    /// Starts the comparison with repeat 0.
     pub fn new(first: Trace) -> Self {
         let report = diagnose(&first);
         Self {
@@ -80,7 +79,7 @@ impl Repeats {
         }
     }
 
-    /// Takes in the next repeat.
+    /// Adds the next repeat.
     pub fn add(&mut self, trace: &Trace) {
         let number = self.verdicts.len();
         self.compare(number, trace);
@@ -88,7 +87,7 @@ impl Repeats {
         self.verdicts.push(report.verdict);
         self.findings.push(report.findings.clone());
         let shown = self.shown.1.verdict;
-        // Of repeats with the same verdict, the first.
+        // Of repeats with the same verdict, the first one is shown.
         if report.verdict != shown && Verdict::worst([shown, report.verdict]) != Some(shown) {
             self.shown = (number, report);
         }
@@ -123,7 +122,7 @@ impl Repeats {
         }
     }
 
-    /// The first moment at which repeats differ, if they do.
+    /// Returns the first moment at which repeats differ, if there is one.
     fn earliest(&self) -> Option<First> {
         let (&moment, of_rank) = self.differing.first_key_value()?;
         let beside = self.differing.range(moment..).take_while(|(it, _)| it.is_beside(&moment));
@@ -133,7 +132,7 @@ impl Repeats {
         Some(First {
             moment,
             repeats: repeats.into_iter().collect(),
-            // The first repeat that differs here does not differ before.
+            // The first repeat that differs at this moment does not differ before.
             example: of_rank.first().copied().unwrap_or_default(),
             seen: self.seen.get(&moment).copied().unwrap_or(self.verdicts.len()),
             difference: self
@@ -146,8 +145,8 @@ impl Repeats {
         })
     }
 
-    /// The report on all repeats: that on the worst of them, with the findings of the others and
-    /// the differences between them.
+    /// Creates the report on all repeats: the report on the worst repeat, with the findings of the others and the
+    /// differences between repeats.
     pub fn report(self) -> Report {
         let count = self.verdicts.len();
         let earliest = self.earliest();
@@ -158,7 +157,7 @@ impl Repeats {
         let mut race: Vec<Finding> = race.collect();
         let (shown, mut report) = self.shown;
         report.findings = merged(&self.findings, shown);
-        // Repeats that are all clean by themselves may differ.
+        // Repeats may differ although each of them is clean.
         let of_all = self.verdicts.iter().copied().chain(race.first().map(|_| Verdict::Findings));
         report.verdict = Verdict::worst(of_all).unwrap_or(report.verdict);
         if let Some(race) = race.first_mut() {
@@ -166,7 +165,7 @@ impl Repeats {
         }
         report.findings.extend(race);
         report.not_exercised.push(format!(
-            "races that did not show in {}; more of them, or a busier machine, may",
+            "races that did not occur in {}; more repeats or a busier machine might trigger them",
             amount(count, "repeat"),
         ));
         let differences = self.differing.iter().map(|(moment, repeats)| RepeatDifference {
@@ -208,8 +207,8 @@ fn difference(
     })
 }
 
-/// The findings of all repeats, one for each rule, taken from the repeat that is shown if it has
-/// one. A finding that not all repeats have lists those that have it.
+/// Merges the findings of all repeats to one for each rule, taken from the shown repeat if it has one. A finding that
+/// some repeats lack lists the repeats that have it.
 fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     let mut findings: Vec<Finding> = by_repeat[shown].clone();
     for finding in by_repeat.iter().flatten() {
@@ -233,9 +232,9 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     findings
 }
 
-/// Moves findings that only some of the repeats have, or that each of them has in another place,
-/// under the race, as consequences of what chance decided; returns the others. A crash is never
-/// moved, and nothing is moved under a warning: sums in another order are no reason for an error.
+/// Moves findings that not all repeats have, or that they have in different places, under the race as its
+/// consequences, and returns the others. A crash is never moved, and nothing is moved under a warning, because sums
+/// in another order do not cause errors.
 fn without_consequences(
     race: &mut Finding,
     findings: Vec<Finding>,
@@ -251,7 +250,7 @@ fn without_consequences(
     for finding in consequences {
         let seen = match finding.evidence.last() {
             Some(seen) if !in_all(by_repeat, &finding.code) => seen.clone(),
-            _ => format!("seen in each of {} repeats, not in the same place", by_repeat.len()),
+            _ => format!("seen in each of {} repeats, but in different places", by_repeat.len()),
         };
         let message = format!("{} ({seen})", finding.message);
         race.consequences.push(Consequence { code: finding.code, message });
@@ -261,7 +260,7 @@ fn without_consequences(
     roots
 }
 
-/// True if a repeat has a finding of this rule, by itself or as a consequence of another one.
+/// True if a repeat has a finding of this rule, as a finding or as a consequence.
 fn has(findings: &[Finding], code: &str) -> bool {
     let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
     findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
@@ -272,8 +271,8 @@ fn in_all(by_repeat: &[Vec<Finding>], code: &str) -> bool {
     by_repeat.iter().all(|findings| has(findings, code))
 }
 
-/// True if a repeat has a finding of the same rule in the same place, or as a consequence alone,
-/// of which no place is known.
+/// True if a repeat has a finding of the same rule in the same place, or only as a consequence, whose place is
+/// unknown.
 fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
     let place = |it: &Finding| (it.step, it.microbatch, it.rank, it.bucket, it.param.clone());
     let mut own = findings.iter().filter(|it| it.code == finding.code).peekable();
@@ -284,7 +283,7 @@ fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
 }
 
 impl First {
-    /// The parameter that differs, if it is one.
+    /// Returns the index of the parameter that differs, if it is only one.
     pub fn only_param(&self) -> Option<usize> {
         match &self.difference {
             Difference::Elements(Elements { params, .. }) => match &params[..] {
@@ -295,7 +294,7 @@ impl First {
         }
     }
 
-    /// Facts about the difference, one a line.
+    /// Describes the difference, one fact per line.
     pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
         const SHOWN: usize = 4;
         let repeat = self.example;
@@ -311,12 +310,14 @@ impl First {
             }
             Difference::Absent { here } => {
                 let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
-                return vec![format!("repeat {less} recorded less there than repeat {more}")];
+                return vec![format!(
+                    "repeat {less} recorded less at this moment than repeat {more}"
+                )];
             }
         };
         let mut facts = vec![format!(
-            "repeats 0 and {repeat} differ in {} of {} elements; the first is {} in the one and {} in \
-             the other",
+            "repeats 0 and {repeat} differ in {} of {} elements; the first of these is {} in repeat 0 and {} in \
+             repeat {repeat}",
             elements.differing, elements.of, elements.first.0, elements.first.1,
         )];
         for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {

@@ -1,4 +1,4 @@
-//! Moments of a run at which something was left behind that can be compared bit for bit.
+//! Moments of a run whose recorded values can be compared bit for bit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,55 +6,54 @@ use std::ops::Range;
 use crate::observed::Observed;
 use zprobe_model::trace::{Event, LayoutName, Payload, Point, Trace};
 
-/// A moment of one rank's journey. Moments are in the order of the journey, ranks side by side.
+/// A moment of one rank's journey. Moments are ordered by the journey, and by rank within a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    /// Optimizer step; none before the first.
+    /// The index of the optimizer step; `None` before the first step.
     pub step: Option<usize>,
-    /// Microbatch, or what comes after the last.
+    /// The microbatch, or the part of the step after the last microbatch.
     microbatch: Inside,
-    /// Kind of what was left behind.
+    /// The kind of the recorded value.
     pub what: What,
-    /// Number among moments of the same kind in the same microbatch: a loss may go backward in
-    /// parts.
+    /// The index among moments of the same kind in the same microbatch, because a loss may go backward in parts.
     occurrence: usize,
-    /// Rank.
+    /// The rank that recorded the value.
     pub rank: usize,
 }
 
-/// Place inside a step.
+/// A place inside a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Inside {
     Microbatch(usize),
     Step,
 }
 
-/// Kind of what was left behind, in the order of the journey.
+/// The kind of a recorded value, in the order of the journey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
-    /// A microbatch's loss.
+    /// The loss of a microbatch.
     Loss,
-    /// A buffer with gradients.
+    /// A buffer with gradients, recorded at this point.
     Gradient(Point),
-    /// The loss scale, and whether the step was skipped.
+    /// The loss scale, or whether the step was skipped.
     LossScale,
-    /// The global norm of the gradient, as the engine computed it.
+    /// The global norm of the gradient that the engine computed.
     GradientNorm,
-    /// A buffer with weights.
+    /// A buffer with weights, recorded at this point.
     Weights(Point),
 }
 
-/// Value that can be compared.
+/// A recorded value that can be compared.
 #[derive(Clone, Copy, Debug)]
 pub enum Left<'a> {
-    /// A number, which is compared bit for bit.
+    /// A number, which is compared bit for bit; `None` if it is not finite.
     Number(Option<f64>),
-    /// A buffer.
+    /// A buffer, with its layout.
     Buffer(LayoutName, &'a Payload),
 }
 
 impl Moment {
-    /// Microbatch; none after the accumulation.
+    /// Returns the microbatch; `None` after the accumulation.
     pub fn microbatch(&self) -> Option<usize> {
         match self.microbatch {
             Inside::Microbatch(microbatch) => Some(microbatch),
@@ -62,14 +61,14 @@ impl Moment {
         }
     }
 
-    /// True if another rank's moment is the same one.
+    /// True if both moments are the same except for the rank.
     pub fn is_beside(&self, other: &Self) -> bool {
         Self { rank: 0, ..*self } == Self { rank: 0, ..*other }
     }
 }
 
 impl What {
-    /// The kind in words.
+    /// Returns the kind as text.
     pub const fn describe(self) -> &'static str {
         match self {
             What::Loss => "loss",
@@ -88,7 +87,7 @@ impl What {
 }
 
 impl Left<'_> {
-    /// True if both are the same to the last bit.
+    /// True if both values are the same to the last bit.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Left::Number(one), Left::Number(two)) => {
@@ -102,7 +101,7 @@ impl Left<'_> {
     }
 }
 
-/// All values that a run left behind, by moment.
+/// Returns all recorded values of a run, by moment.
 pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
     let mut moments = BTreeMap::new();
     for (sender, event) in trace.events() {
@@ -141,35 +140,35 @@ fn left_by(event: &Event) -> Vec<Entry<'_>> {
     }
 }
 
-/// Difference between two buffers, but for their padding.
+/// The difference between two buffers, padding excluded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Elements {
-    /// Number of elements that differ.
+    /// The number of elements that differ.
     pub differing: usize,
-    /// Number of elements that were compared.
+    /// The number of elements that were compared.
     pub of: usize,
-    /// Parameters that have elements which differ; empty where the layout is not known.
+    /// The parameters with differing elements; empty if the layout is unknown.
     pub params: Vec<InParam>,
-    /// The first element that differs, in one run and in the other.
+    /// The first element that differs: its value in the first and in the second buffer.
     pub first: (f64, f64),
 }
 
-/// Elements of a parameter that differ.
+/// The elements of one parameter that differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InParam {
-    /// The parameter's index.
+    /// The index of the parameter.
     pub param: usize,
-    /// Place of the first element that differs inside the parameter.
+    /// The index of the first differing element inside the parameter.
     pub first: usize,
-    /// Place of the last element that differs.
+    /// The index of the last differing element inside the parameter.
     pub last: usize,
-    /// Number of elements that differ.
+    /// The number of elements that differ.
     pub count: usize,
 }
 
-/// Compares two buffers of the same moment; none if one cannot be read, or they differ in size.
+/// Compares two buffers of the same moment. `None` if one cannot be read, or if they differ in dtype or size.
 ///
-/// Padding is not compared: DeepSpeed's stage 3 leaves in it what was in the memory before.
+/// Padding is not compared, because DeepSpeed's stage 3 leaves the previous content of the memory in it.
 pub fn elements(
     observed: &Observed<'_>,
     rank: usize,
@@ -214,7 +213,7 @@ pub fn elements(
                     take(segment.param, range, segment.offset);
                 }
             }
-            // Elements that the layout does not describe are not padding.
+            // Elements after the described layout are not padding.
             take(None, start..one.numel, 0);
         }
         None => take(None, 0..one.numel, 0),

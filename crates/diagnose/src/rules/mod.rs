@@ -1,7 +1,7 @@
-//! The rules: one file each, but for those of weights, in one registry.
+//! The rules: one file each, except for the rules about weights, which share one file.
 //!
-//! A rule looks at a [`Case`] and reports what it sees, whether or not something else explains it:
-//! [`super::causes`] sorts that out.
+//! A rule looks at a [`Case`] and reports everything that it sees, whether or not another finding explains it.
+//! [`super::causes`] sorts out the explanations.
 
 mod zp108_unequal_microbatches;
 mod zp109_tokens_unequal;
@@ -50,25 +50,25 @@ use super::causes::Sighting;
 use zprobe_report::words::{abridged, by_rank, counted, matrix_text, weight_text};
 use zprobe_report::{Contribution, Finding, RuleCode, Severity};
 
-/// A rule.
+/// A rule with its check and its documentation.
 pub struct Rule {
-    /// Code, for example `ZP101`. Never reused.
+    /// The code of the rule, for example `ZP101`. A code is never reused.
     pub code: RuleCode,
-    /// Name.
+    /// The name of the rule, for example `boundary-leak`.
     pub name: &'static str,
     /// True if a finding means that the engine crashed or hung.
     pub crash: bool,
-    /// True if the rule is about something that one step hands on to the next, so that a cause may
-    /// lie in an earlier step.
+    /// True if the rule is about state that one step hands on to the next, so that a cause may lie in an earlier
+    /// step.
     pub is_handed_on: bool,
-    /// Codes of rules whose findings explain this one's, the most telling first.
+    /// The codes of rules whose findings explain those of this rule, in order of preference.
     pub explained_by: &'static [RuleCode],
-    /// Documentation, as `zprobe explain` prints it.
+    /// The documentation of the rule, as `zprobe explain` prints it.
     pub doc: &'static str,
     check: fn(&Case<'_>, &Rule) -> Vec<Sighting>,
 }
 
-/// Every rule, by code.
+/// All rules, ordered by code.
 pub const RULES: &[Rule] = &{
     let [zp101, zp102, zp103, zp104, zp105, zp106, zp107] = zp1xx_weights::RULES;
     [
@@ -120,12 +120,12 @@ pub const RULES: &[Rule] = &{
     ]
 };
 
-/// Sightings of every rule, by code of the rule.
+/// Returns the sightings of all rules, ordered by code.
 pub fn check_all(case: &Case<'_>) -> Vec<Sighting> {
     RULES.iter().flat_map(|rule| (rule.check)(case, rule)).collect()
 }
 
-/// The rule with this code.
+/// Returns the rule with this code; upper and lower case count as equal.
 pub fn find(code: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.code.eq_ignore_ascii_case(code))
 }
@@ -141,7 +141,7 @@ pub fn is_crash(code: RuleCode) -> bool {
 }
 
 impl Rule {
-    /// A finding of this rule, with nothing but a message.
+    /// Creates a finding of this rule with a message and no other content.
     fn finding(&self, message: String) -> Finding {
         Finding {
             code: self.code,
@@ -161,11 +161,11 @@ impl Rule {
     }
 }
 
-/// Hint on the origin of a NaN in a run that fills memory with it.
+/// The hint about the origin of a NaN in a run that fills memory with NaN.
 const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
                       perhaps something reads a buffer, or its padding, before it is written";
 
-/// `sources` in words: as microbatches if these concern every rank, or else one by one.
+/// Describes `sources`, given as (rank, microbatch): as microbatches of every rank if possible, or else one by one.
 fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     let mut microbatches: Vec<usize> = sources.iter().map(|&(_, m)| m).collect();
     microbatches.sort_unstable();
@@ -178,7 +178,7 @@ fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
     abridged(&pairs)
 }
 
-/// The lines of the user's code at which the loss of a term goes backward, in words.
+/// Names the lines of the user's code at which the loss of a term goes backward; `None` if they were not seen.
 fn places(term: &super::loss::Term<'_>) -> Option<String> {
     let mut lines: Vec<&str> = term.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
     lines.sort_unstable();
@@ -186,7 +186,7 @@ fn places(term: &super::loss::Term<'_>) -> Option<String> {
     (!lines.is_empty()).then(|| format!("backward at {}", lines.join(", ")))
 }
 
-/// Contributions at a point that are not as planned.
+/// Iterates over the contributions at a point that are not as planned.
 fn departed<'a>(
     case: &'a Case<'_>,
     point: zprobe_model::trace::Point,
@@ -194,8 +194,8 @@ fn departed<'a>(
     case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
 }
 
-/// Sightings in the recorded steps of a user's script, but for one in which it broke; none in runs of
-/// zprobe's own model.
+/// Returns the sightings of `in_step` in the recorded steps of a user's script, without a last step in which the
+/// script broke. Empty for runs of zprobe's own model.
 fn in_steps_of_script(
     case: &Case<'_>,
     rule: &Rule,

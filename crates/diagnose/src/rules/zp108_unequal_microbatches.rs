@@ -1,4 +1,4 @@
-//! ZP108: ranks that take different numbers of microbatches in a step.
+//! ZP108: ranks take different numbers of microbatches in a step.
 
 use super::super::Case;
 use super::super::causes::Sighting;

@@ -1,4 +1,4 @@
-//! ZP109: elements of a loss weigh otherwise than the user demands, or follow no law.
+//! ZP109: the elements of a loss do not weigh as the user demands, or their weights follow no law.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -35,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     wrong.collect()
 }
 
-/// Reason why the law of a term is a finding; none if it is not.
+/// Returns the reason why the law of a term is a finding; `None` if it is none.
 fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting) -> Option<String> {
     if demanded != Weighting::Any {
         return (!weights.is(demanded))
@@ -44,13 +44,13 @@ fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting)
     let is_of_tokens = term.of() == TermOf::Tokens;
     match weights.law {
         Law::Rank => Some(
-            "they are to be counted over all ranks of the step, or the loss divided by a number that all ranks have"
+            "count them over all ranks of the step, or divide the loss by a number that is the same on all ranks"
                 .to_owned(),
         ),
         Law::None | Law::Graded(_) => Some("no law holds: neither by token, nor by sample, nor by microbatch".to_owned()),
         Law::Microbatch if is_of_tokens && !weights.is_any && means_the_step(case) => Some(
-            "the Trainer means the step: let compute_loss accept num_items_in_batch, and divide the sum by it (before \
-             transformers 4.46 it cannot)"
+            "the Trainer averages over the step: let compute_loss accept num_items_in_batch, and divide the sum by it \
+             (before transformers 4.46 it cannot)"
                 .to_owned(),
         ),
         _ => None,

@@ -1,5 +1,5 @@
-//! ZP110: the optimizer steps after other microbatches than it should, or a trainer accumulates over another
-//! number of them than the optimizer steps after.
+//! ZP110: the optimizer steps after other microbatches than it should, or a trainer is set to accumulate over a
+//! different number of microbatches than the optimizer steps after.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
 }
 
-/// The steps that an engine took elsewhere than at the gradient accumulation boundary.
+/// Reports an engine that stepped elsewhere than at the gradient accumulation boundary.
 fn of_engine(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let ga = observed.spec.gradient_accumulation_steps;
@@ -68,16 +68,16 @@ fn of_engine(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
 }
 
-/// The trainers of a script that are set to another number of microbatches than optimizers stepped after.
+/// Reports trainers of a script that are set to a different number of microbatches than optimizers stepped after.
 fn of_script(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let taken = observed.spec.gradient_accumulation_steps;
     let of_all = observed.remarks.iter().flat_map(|(rank, it)| {
         it.accumulation.iter().map(move |(trainer, set)| (*rank, trainer, *set))
     });
-    // One that is set to 1 leaves the accumulation to somebody else.
+    // A trainer that is set to 1 leaves the accumulation to other code.
     let short = |set: usize| short_windows(case, set);
-    // Several losses of a microbatch may go backward from lines of their own.
+    // Several losses of a microbatch may go backward, each from its own line.
     let lines = observed.remarks.values().map(|it| it.backward_at.len()).max().unwrap_or(1);
     let is_window = |set: usize| taken == set || taken == set * lines;
     let is_wrong = |set: usize| set > 1 && (!is_window(set) || short(set).is_some());
@@ -85,7 +85,7 @@ fn of_script(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return Vec::new();
     };
     let message = format!(
-        "{trainer} is set to accumulate over {}, and optimizers stepped after ",
+        "{trainer} is set to accumulate over {}, but optimizers stepped after ",
         amount(set, "microbatch")
     );
     let message = match short(set).filter(|_| set == taken) {
@@ -98,7 +98,8 @@ fn of_script(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![Sighting::new(finding, Scope::default())]
 }
 
-/// A number of microbatches that the script multiplies its loss with, where a trainer divides by another one.
+/// Reports a script that multiplies its loss by its own number of microbatches, while a trainer divides by another
+/// number.
 fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let steps = by_step(case);
     let ranks = case.observed.replicas() as f64;
@@ -121,7 +122,7 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     };
     let own = constants.iter().find(is_other)?;
     let message = format!(
-        "{} accumulates over {}, and the script multiplies its loss with {}, a number of microbatches of its own",
+        "{} accumulates over {}, but the script multiplies its loss by {}, its own number of microbatches",
         trainer,
         amount(case.observed.spec.gradient_accumulation_steps, "microbatch"),
         own.factor,
@@ -131,8 +132,8 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope::default()))
 }
 
-/// The first of two steps in a row with fewer microbatches than a window has, and their number. One such window may be
-/// the last of an epoch.
+/// Returns the first of two consecutive steps with fewer microbatches than a window, and their number. A single short
+/// window may be the last one of an epoch.
 fn short_windows(case: &Case<'_>, set: usize) -> Option<(usize, usize)> {
     let ended = &case.observed.script.ended;
     let is_short =

@@ -1,4 +1,4 @@
-//! ZP111: the whole loss weighs another number of times what a mean does.
+//! ZP111: the weights of the whole loss do not sum to 1, the sum of a mean.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,15 +33,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     windows.chain(whole.map(|whole| of_whole(case, rule, &whole))).collect()
 }
 
-/// True for parameters with a weight of their own, in whose update the loss weighs what a mean does: it is the loss of
-/// all others that is scaled.
+/// True for parameters with a weight of their own that cancels the wrong scale of the loss: in their update the loss
+/// weighs what a mean does, and it is wrong for all other parameters.
 pub(super) fn is_right_for(case: &Case<'_>, deviation: &Deviation) -> bool {
     matches!(deviation.pattern, Pattern::Scaled(_))
         && deviation.params.is_some()
         && slips_of(case).whole.is_some_and(|whole| undoes(case, deviation, whole.value))
 }
 
-/// True if parameters have in every step, in all of their elements, the weight that makes up for this sum of the loss.
+/// True if, in every step and in all of their elements, the parameters have the weight that cancels this sum of the
+/// loss.
 fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
     let is_it = |it: &Deviation| {
         let makes_up = |weight: f64| (weight * value - 1.0).abs() <= bounds::SAME_SCALE;
@@ -57,10 +58,10 @@ fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
     is_it(deviation) && deviation.params.iter().flatten().all(is_in_each_step)
 }
 
-/// Slips of a loss: those of single windows, and that of the whole.
+/// The slips of a loss: slips of single windows, and the slip of the whole loss.
 #[derive(Default)]
 struct Slips<'a> {
-    /// Windows with fewer microbatches than they are divided by: a term of each, and both numbers.
+    /// The windows with fewer microbatches than they are divided by, as (a term, its microbatches, the divisor).
     windows: Vec<(Term<'a>, usize, usize)>,
     /// The slip of the whole loss, if there is one.
     whole: Option<Whole<'a>>,
@@ -68,9 +69,9 @@ struct Slips<'a> {
 
 /// A slip of the whole loss.
 struct Whole<'a> {
-    /// Terms of a step that has it.
+    /// The terms of a step that has the slip.
     terms: Vec<Term<'a>>,
-    /// Sum of the weights, 1 for a mean.
+    /// The sum of the weights; 1 for a mean.
     value: f64,
     slip: Slip,
 }
@@ -95,7 +96,7 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
             slips.push(slip.map(|(value, slip)| (step, value, slip)));
         }
     }
-    // A slip is made in each step, and a number that depends on the data is not the same in two.
+    // A real slip occurs in each step, whereas a number that depends on the data differs between steps.
     let Some(slips) = slips.into_iter().collect::<Option<Vec<_>>>() else { return found };
     let Some((step, value, _)) = slips.first().copied() else { return found };
     let of_step = steps.get(&step).cloned();
@@ -107,7 +108,8 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     found
 }
 
-/// True if a slip is that of ranks which count their own elements alone: together these weigh as many times too much.
+/// True if the slip is that ranks divide by only their own elements: all weights together are then too large by the
+/// number of ranks.
 fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
     let spec = case.observed.spec;
     let law = main(terms).and_then(|term| Some((term, law::read(spec, term)?.law)));
@@ -119,7 +121,7 @@ fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
     })
 }
 
-/// The slip that explains the sums of all steps, (step, sum, likeliest slip).
+/// Returns the slip that explains the sums of all steps; `slips` has (step, sum, likeliest slip).
 fn of_all_steps(
     case: &Case<'_>,
     steps: &BTreeMap<usize, Vec<Term<'_>>>,
@@ -129,7 +131,7 @@ fn of_all_steps(
     if !slips.iter().all(|(_, _, slip)| slip.is_count()) {
         return slips.iter().all(|(_, _, slip)| *slip == first).then_some(first);
     }
-    // A count that agrees by chance does not do so in two steps, of which each has its own.
+    // A count that agrees by chance does not agree in two steps, as each step has its own counts.
     let values: BTreeSet<u64> = slips.iter().map(|(_, value, _)| value.to_bits()).collect();
     let possible = |step: &usize, value: f64| -> Vec<Slip> {
         let terms = steps.get(step).into_iter().flatten();
@@ -141,7 +143,7 @@ fn of_all_steps(
     of_first.find(|slip| values.len() > 1 && of_steps.iter().all(|it| it.contains(slip)))
 }
 
-/// The slip of all terms that were judged, and by how much they are off; none if some are right, or have other ones.
+/// Returns the slip of all judged terms, with their common sum; `None` if some terms are right or have other slips.
 fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
     let judged: Vec<&Sum> = sums
         .iter()
@@ -150,7 +152,7 @@ fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
         })
         .collect();
     let Sum::Off(value, slip) = judged.first()? else { return None };
-    // A term that is off as much as the others may be nearly right.
+    // A term that is off as much as the others may look nearly right.
     let is_off = |sum: &Sum| matches!(sum, Sum::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
     if sums.iter().any(|sum| sum.is_right() && !is_off(sum)) {
         return None;
@@ -181,8 +183,8 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
     finding.evidence.extend(contract::describe(case, terms));
     if !right.is_empty() {
         finding.evidence.push(
-            "some modules reduce gradients with another divisor; FSDP2's set_gradient_divide_factor sets that of one \
-             module alone"
+            "some modules reduce gradients with another divisor; FSDP2's set_gradient_divide_factor sets the divisor \
+             of one module only"
                 .to_owned(),
         );
     }
@@ -194,8 +196,8 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
 
 fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
     let message = format!(
-        "the window of step {} has {taken} of {of} microbatches, and its loss is divided by {of}: it weighs {} times \
-         what the others do",
+        "the window of step {} has {taken} of {of} microbatches, but its loss is divided by {of}: it weighs {} times \
+         as much as the others",
         term.step,
         multiple_text(taken as f64 / of as f64),
     );
@@ -204,7 +206,7 @@ fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
     Sighting::one_of(finding, Scope::step(term.step))
 }
 
-/// Advice that follows from who else divides, or from who should; none without a trainer that is known.
+/// Returns advice that depends on which known trainer divides or should divide; `None` without a known trainer.
 pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<String> {
     let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
     let own =
@@ -246,12 +248,14 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
     }
 }
 
-/// The effect of a common factor under the optimizer in use.
+/// Describes the effect of a common factor under the optimizer in use.
 fn effect(case: &Case<'_>, value: f64) -> Option<String> {
     let (_, inner) = case.observed.optimizer?;
     let value = multiple_text(value);
     Some(if inner.contains("SGD") {
-        format!("under {inner} it is as if the learning rate were {value} times what it is set to")
+        format!(
+            "under {inner} this acts as a learning rate that is {value} times the configured one"
+        )
     } else {
         format!(
             "{inner} hides a common factor from the loss curve; clipping by norm and epsilon see gradients {value} \

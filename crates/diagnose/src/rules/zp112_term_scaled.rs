@@ -1,4 +1,4 @@
-//! ZP112: a term of the loss weighs another number of times what a mean does, and others are right.
+//! ZP112: the weights of one term of the loss do not sum to 1, the sum of a mean, while other terms are right.
 
 use std::collections::BTreeMap;
 
@@ -85,13 +85,13 @@ fn sighting(
     Sighting::new(finding, Scope::step(term.step))
 }
 
-/// A term that the loss has more than once in each microbatch.
+/// Reports a term that the loss contains more than once in each microbatch.
 fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<Term<'_>>]) -> Option<Sighting> {
     let is_repeated = |term: &Term<'_>| term.rows.iter().all(|row| row.term.times > 1);
     let terms = steps.first()?;
     let term = terms.iter().find(|term| is_repeated(term))?;
     let message = format!(
-        "the loss has the term {} {} times: it was added to a sum that has it already",
+        "the loss has the term {} {} times: it was added to a sum that contains it already",
         term.name(),
         term.rows.first()?.term.times,
     );

@@ -1,4 +1,4 @@
-//! ZP113: microbatches or ranks that weigh so many times as much as the others.
+//! ZP113: some microbatches or ranks weigh a multiple of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             _ => None,
         })
     };
-    // Microbatches that are odd by chance are not so in every step.
+    // Microbatches that are odd by chance are not odd in every step.
     let found: Vec<Option<Sighting>> =
         steps.iter().filter(|(step, _)| recorded.contains(step)).map(of_step).collect();
     match found.into_iter().collect::<Option<Vec<_>>>() {
@@ -53,8 +53,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
 }
 
-/// Finding about a step in which some microbatches are odd, while the same term follows one law in all other steps,
-/// the first one too.
+/// Reports a step in which some microbatches are odd, while the same term follows one law in all other steps,
+/// including the first one.
 fn in_one_step(
     case: &Case<'_>,
     rule: &Rule,
@@ -88,7 +88,7 @@ fn in_one_step(
     })
 }
 
-/// Finding about microbatches whose loss the script multiplies by 0, the same ones in each step.
+/// Reports microbatches whose loss the script multiplies by 0, if they are the same in each step.
 fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let losses = &case.observed.script.losses;
@@ -118,7 +118,7 @@ fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })
 }
 
-/// Microbatches whose loss went backward again with that of later ones, as in a sum that runs on.
+/// Reports microbatches whose loss goes backward again with the loss of later ones, as in a running sum.
 fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let is_aside =
@@ -126,7 +126,7 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let goes_again = |(step, rank): (usize, usize), loss: &LossWeighed| {
         loss.again.iter().any(|it| !is_aside(step, rank, *it))
     };
-    // Gradients that are cleared on purpose are known from the second step on.
+    // Gradients that are cleared on purpose are only recognised from the second step on.
     let mut losses = observed.script.losses.iter().filter(|((step, _), _)| *step > 0);
     let (&(step, rank), of_rank) = losses.find(|(at, of)| {
         let is_of_one_turn = of.iter().all(|it| it.turn == 0);
@@ -151,11 +151,11 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::one_of(finding, Scope::default()))
 }
 
-/// Finding about microbatches each of which weighs another multiple of the first.
+/// Reports microbatches that each weigh a different multiple of the first.
 fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
     let times: Vec<String> = times.iter().copied().map(weight_text).collect();
     let mut finding = rule.finding(format!(
-        "the microbatches of a step weigh {} times what the first does, on every rank",
+        "the microbatches of a step weigh {} times as much as the first, on every rank",
         abridged(&times),
     ));
     finding.evidence.extend(super::places(term));

@@ -1,4 +1,4 @@
-//! ZP114: the gradient of each microbatch is transformed, and the results are added up.
+//! ZP114: the gradient of each microbatch is transformed before the results are added up.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -35,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let ranks = sorted(&mut wrong.iter().map(|(_, rank)| *rank));
     let message = format!(
         "the gradient of each of the {ga} microbatches of a step is orthogonalised (Muon), and the \
-         results are added up: it should be done once, with their sum"
+         results are added up: the sum should be orthogonalised instead, once"
     );
     let evidence =
         vec![format!("seen in {} on {}", counted("step", &steps), counted("rank", &ranks))];

@@ -1,4 +1,4 @@
-//! ZP115: padding is a target like any other, or one term of the loss lacks the mask.
+//! ZP115: padding counts as a target, or one term of the loss lacks the mask of another.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +23,14 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Least number of rows that a token fills the ends of.
+/// The smallest number of rows whose ends the same token fills.
 const ROWS: usize = 3;
 
-/// Largest share of a token's targets that are elsewhere than at the ends of rows.
+/// The largest share of a token's targets that lie elsewhere than at the ends of rows.
 const ELSEWHERE: f64 = 0.1;
 
-/// Largest share of pairs of other tokens that are the same token twice: sorted rows and images have runs of any.
+/// The largest share of pairs of other tokens that repeat the same token. Sorted rows and images have runs of any
+/// token.
 const REPEATED: f64 = 0.2;
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
@@ -41,7 +42,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found.into_iter().collect()
 }
 
-/// A token that is padding, and a target.
+/// Reports a token that is padding and also a target.
 fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut fillers: BTreeMap<i64, Vec<Seen<'_>>> = BTreeMap::new();
     for (&(step, rank), losses) in &case.observed.script.losses {
@@ -57,7 +58,7 @@ fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     found.map(|(token, seen)| sighting(case, rule, *token, seen))
 }
 
-/// A term that lacks the mask of another one, in each recorded step.
+/// Reports a term that lacks the mask of another term in each recorded step.
 fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut steps = by_step(case);
     steps.retain(|step, _| case.observed.spec.recorded_steps().any(|it| it == *step));
@@ -70,8 +71,8 @@ fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let term = terms.iter().find(|term| is_unmasked(term.number))?;
     let Some(Sum::Unmasked(value)) = sum_of(terms, term.number) else { return None };
     let message = format!(
-        "the term {} of the loss has no mask: it is summed over all places, and divided by the number of those that another \
-         term's mask leaves; it weighs {} times what a mean does",
+        "the term {} of the loss has no mask: it is summed over all places, but divided by the number of places that \
+         another term's mask leaves; it weighs {} times what a mean does",
         term.name(),
         multiple_text(value),
     );
@@ -89,7 +90,7 @@ struct Seen<'a> {
     filler: &'a Filler,
 }
 
-/// True if a token is padding: it fills the ends of rows of different lengths, and is hardly anywhere else.
+/// True if a token is padding: it fills the ends of rows of different lengths, and occurs hardly anywhere else.
 fn is_padding(seen: &[Seen<'_>]) -> bool {
     let sum = |number: fn(&Filler) -> usize| {
         seen.iter().map(|it| number(it.filler)).sum::<usize>() as f64
@@ -109,7 +110,7 @@ fn sighting(case: &Case<'_>, rule: &Rule, token: i64, seen: &[Seen<'_>]) -> Sigh
     let padding: usize = seen.iter().map(|it| it.filler.at_ends).sum();
     let targets: usize = seen.iter().map(|it| it.targets).sum();
     let message = format!(
-        "token {token} fills the ends of rows as padding does, and has a weight in the loss: {} are padding",
+        "token {token} fills the ends of rows as padding does, but has a weight in the loss: {} are padding",
         of_all(padding, targets, "target token"),
     );
     let told = seen.iter().map(|it| {

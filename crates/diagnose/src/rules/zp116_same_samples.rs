@@ -21,17 +21,17 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// A microbatch as far as its samples go: step, bits of the number of its input, and bits of the loss.
+/// The fingerprint of a microbatch's samples: (step, bits of the digest of its input, leading bits of the loss).
 type Seen = (usize, u64, u32);
 
-/// Bits of a loss that are not compared: sums of atomic additions are not the same twice.
+/// The number of trailing bits of a loss that are not compared, because sums of atomic additions differ between runs.
 const ROUNDED: u32 = 8;
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let spec = case.observed.spec;
     let Some(script) = spec.script() else { return Vec::new() };
     let demands_nothing = script.weighting == Weighting::Any && script.scale == Scale::Any;
-    // Ranks that split a model among them have the same samples.
+    // Ranks that split a model among them get the same samples on purpose.
     let splits = case.observed.replicas() != spec.world_size;
     if demands_nothing || splits {
         return Vec::new();
@@ -48,7 +48,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found.map(|(seen, ranks)| sighting(case, rule, &ranks, seen.len())).into_iter().collect()
 }
 
-/// The microbatches of a rank, in order; none where the samples of some were not seen.
+/// Returns the fingerprints of a rank's microbatches, in order; `None` if the samples of some were not seen.
 fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<Seen>> {
     let losses = case.observed.script.losses.iter();
     let of_rank = losses.filter(|((_, of), _)| *of == rank);
@@ -58,8 +58,8 @@ fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<Seen>> {
     of_rank.flat_map(|(&(step, _), of)| of.iter().map(move |loss| seen(step, loss))).collect()
 }
 
-/// True unless all microbatches have the same input, as where a model is to learn one of them by heart, or the same loss,
-/// as where it is always 0.
+/// False if all microbatches have the same input, as for a model that memorises one batch, or the same loss, as for a
+/// loss that is always 0.
 fn differ(seen: &[Seen]) -> bool {
     let Some((_, input, value)) = seen.first() else { return false };
     seen.iter().any(|it| it.1 != *input) && seen.iter().any(|it| it.2 != *value)

@@ -1,4 +1,4 @@
-//! ZP1xx: patterns of wrong weights in what the optimizers consumed.
+//! ZP1xx: patterns of wrong weights in the optimizers' input.
 
 use super::super::Case;
 use super::super::bounds;
@@ -13,7 +13,7 @@ use zprobe_model::trace::Point;
 use zprobe_report::words::multiple_text;
 use zprobe_report::{Contribution, Finding, RuleCode};
 
-/// The rules of this family: each has a name, its page, and the rules that explain its findings.
+/// The rules of this family, each with its name, its page, and the rules that explain its findings.
 pub(super) const RULES: [Rule; 7] = [
     of("ZP101", "boundary-leak", include_str!("../../../../docs/rules/ZP101.md"), &[]),
     of(
@@ -67,7 +67,7 @@ const fn of(
     Rule { code, name, crash: false, is_handed_on: false, explained_by, doc, check }
 }
 
-/// The rule that a pattern belongs to.
+/// Returns the code of the rule that a pattern belongs to.
 fn code(pattern: &Pattern) -> RuleCode {
     RuleCode::new(match pattern {
         Pattern::BoundaryLeak => "ZP101",
@@ -97,7 +97,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     sightings
 }
 
-/// Gradients of a script's first step, whose addresses are no codes, in what later steps consumed.
+/// Reports gradients of a script's first step that later steps consumed. They are addresses and not codes.
 fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let left = &case.observed.script.left;
     let (&(step, _), _) = left.iter().next()?;
@@ -123,25 +123,25 @@ fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
     let (message, facts) = words(case, deviation);
     let finding =
         Finding { evidence: deviation.facts().chain(facts).collect(), ..rule.finding(message) };
-    // Parameters that have lost everything differ in nothing but the microbatches that use them.
+    // Parameters that lost all gradients differ only in the microbatches that use them.
     let slip =
         if has_lost_all(deviation) { Slip::All } else { Slip::Weights(deviation.pattern.clone()) };
     Sighting { finding, scope: scope(case, deviation), slip }
 }
 
-/// The message about parameters, all of them where none is named, that have lost every gradient.
+/// The message about parameters that lost every gradient; no names stand for all parameters.
 pub fn nothing_arrived(params: &[String]) -> String {
     let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(params)) };
     format!("no gradient{of} reached the optimizer")
 }
 
-/// True if not one of the gradients that were due has arrived.
+/// True if none of the due gradients arrived.
 fn has_lost_all(deviation: &Deviation) -> bool {
     let due = deviation.example.expected.iter().flatten().filter(|expected| **expected != 0.0);
     matches!(&deviation.pattern, Pattern::Missing(sources) if sources.len() == due.count())
 }
 
-/// Scope of a deviation. Its gradients are those that the pattern names.
+/// Returns the scope of a deviation; its gradients are those that the pattern names.
 pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
     let spec = case.observed.spec;
     let of_every_rank = |microbatches: &[usize]| -> Extent<(usize, usize)> {
@@ -169,10 +169,10 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
     Scope { steps: [deviation.step].into_iter().collect(), gradients, params, elements, holders }
 }
 
-/// Most patterns that are listed where several are possible.
+/// The largest number of possible patterns that are listed.
 const MOST_LISTED: usize = 6;
 
-/// Message about a pattern, and facts on what else its weights show.
+/// Returns the message about a pattern, and further facts that its weights show.
 fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     let spec = case.observed.spec;
     let world = spec.world_size;
@@ -181,15 +181,15 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     let example = &deviation.example;
     let not_averaged = |which: &str| {
         format!(
-            "gradients{which} were not averaged across ranks: each optimizer got its own rank's \
-             {replicas} times over and nobody else's"
+            "gradients{which} were not averaged across ranks: each optimizer got its own rank's gradients \
+             {replicas} times over and those of no other rank"
         )
     };
     match &deviation.pattern {
         Pattern::BoundaryLeak => (
             format!(
                 "the boundary microbatch {boundary} was not averaged: each rank's optimizer got its \
-                 own {replicas} times over and nobody else's"
+                 own gradient {replicas} times over and that of no other rank"
             ),
             vec![format!(
                 "weight of microbatch {boundary}: {replicas} from the rank itself, 0 from the others, \
@@ -208,7 +208,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let counts = [(replicas, "of ranks"), (spec.gradient_accumulation_steps, "of microbatches")];
             let twice = counts.into_iter().find(|(count, _)| *count == 2 && has_weight(example, 2.0));
             let facts = twice.map(|(_, what)| {
-                format!("2 is also the number {what}: a division by it that is missing looks the same")
+                format!("2 is also the number {what}: a missing division by 2 looks the same")
             });
             (
                 format!("the gradient of {repeated} was counted more than once"),
@@ -226,15 +226,15 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             (not_averaged(&format!(" of {}", counted("microbatch", microbatches))), vec![])
         }
         Pattern::NotSummed => (
-            "gradients were not summed across ranks: each optimizer got its own rank's, divided by \
-             the number of ranks, as they are before a reduction has ended"
+            "gradients were not summed across ranks: each optimizer got its own rank's gradients, divided by \
+             the number of ranks, as they are before the end of a reduction"
                 .to_owned(),
             vec![],
         ),
         Pattern::WithinReplica(weight) => (
             format!(
                 "gradients were not averaged over the replicas: each optimizer got those of its own replica, with weight {}, \
-                 and nobody else's",
+                 and those of no other replica",
                 weight_text(*weight),
             ),
             vec![],
@@ -250,10 +250,10 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 Part::Forward => ("part that goes through the engine's forward", "other part"),
                 Part::FirstBackward => ("part of the first of two backwards", "second part"),
                 Part::Beside => {
-                    ("part beside the engine's forward", "part of the engine's forward")
+                    ("part outside of the engine's forward", "part of the engine's forward")
                 }
             };
-            let fact = format!("every gradient has the weight of its {other} alone");
+            let fact = format!("every gradient has only the weight of its {other}");
             (format!("the {which} of every gradient never reached the optimizer"), vec![fact])
         }
         Pattern::ByMicrobatch(weights) => (unlike("microbatch", "microbatches", weights), vec![]),
@@ -266,10 +266,10 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let absent = missing(example);
             let mut message = "gradients of an earlier step reached the optimizer again".to_owned();
             if !absent.is_empty() {
-                facts.push("they are there in place of gradients of this step".to_owned());
+                facts.push("they replace gradients of this step".to_owned());
                 if is_late(case, example, &absent) {
                     message = format!(
-                        "the gradient of {} reaches the optimizer a step late: that of the step before is in its place",
+                        "the gradient of {} reaches the optimizer a step late: that of the previous step is in its place",
                         sources_text(&absent, world),
                     );
                 }
@@ -278,7 +278,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         }
         Pattern::OfOthers(microbatches) => (
             format!(
-                "gradients of {} reached the optimizer, too, which are another optimizer's to consume: they were not \
+                "gradients of {} reached the optimizer too, although they belong to another optimizer: they were not \
                  cleared",
                 counted("microbatch", microbatches),
             ),
@@ -292,7 +292,7 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let more = patterns.len().saturating_sub(MOST_LISTED);
             let more = (more > 0).then(|| format!("possible: {more} more"));
             (
-                "what the optimizer consumed is wrong, in too few elements to tell how".to_owned(),
+                "the optimizer's input is wrong, but in too few elements to identify the slip".to_owned(),
                 listed.chain(more).collect(),
             )
         }
@@ -305,15 +305,15 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
              foreign or corrupted data"
                 .to_owned(),
             vec![format!(
-                "what no gradient explains is as large as {} contributions",
+                "the unexplained part is as large as {} contributions",
                 weight_text(example.residual),
             )],
         ),
     }
 }
 
-/// True if the absent gradients of this step are replaced, once each, by those of the step before, which were absent in
-/// that step.
+/// True if each absent gradient of this step is replaced, exactly once, by that of the previous step, which was
+/// absent in that step.
 fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> bool {
     let entries = case.decoded.contributions.iter();
     let mut before = entries
@@ -335,7 +335,7 @@ fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> 
     is_once && (is_first || before.any(was_absent))
 }
 
-/// True if every wrong weight of an entry is this one.
+/// True if every wrong weight of a contribution has this value.
 fn has_weight(entry: &Contribution, wrong: f64) -> bool {
     let pairs = entry.weights.iter().flatten().zip(entry.expected.iter().flatten());
     let is = |weight: f64, other: f64| (weight - other).abs() <= entry.tolerance;
@@ -352,7 +352,7 @@ fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
     )
 }
 
-/// The slips that lead to a factor, in words; empty if none is known.
+/// Describes the slips that lead to a factor; empty if none is known.
 fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let (spec, step) = (case.observed.spec, deviation.step);
     let clipped = clipped_by_another_norm(case, deviation, factor);
@@ -372,7 +372,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
         spec.deepspeed_config().and_then(|config| config["gradient_predivide_factor"].as_f64());
     let sequence = spec.deepspeed().map_or(1.0, |deepspeed| deepspeed.sequence_parallel as f64);
     let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
-    // Twice the gradient in forward, and minus the gradient beside it.
+    // The part in forward adds twice the gradient, and the part outside of it subtracts the gradient once.
     let is_beside = |shape: Shape| {
         let is_it =
             |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(base_name(it)));
@@ -380,10 +380,10 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     };
     let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);
     let beside = if has_beside { 2.0 - ga } else { 1.0 };
-    // Twice the gradient in the first use, and minus the gradient in the second.
+    // The first use adds twice the gradient, and the second use subtracts the gradient once.
     let first_twice = if is_beside(Shape::Tied) { 2.0 * 2.0 - 1.0 } else { 1.0 };
     let close = |candidate: f64| (factor / candidate - 1.0).abs() < bounds::SAME_SCALE;
-    // Gradients that were divided twice before they were clipped would have been clipped less.
+    // Gradients that were divided twice before the clipping would have been clipped less.
     let unscaled = if clip > 0.0 && clip < 1.0 {
         "clipped by a norm that still had the loss scale, or divided by the loss scale once more afterwards"
     } else {
@@ -391,13 +391,10 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     };
     let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor);
     let slips: Vec<&str> = [
-        (
-            divisor.filter(|it| *it != world).unwrap_or(1.0),
-            "not divided by the divisor that was asked for",
-        ),
+        (divisor.filter(|it| *it != world).unwrap_or(1.0), "not divided by the requested divisor"),
         (
             1.0 / divisor.filter(|it| *it != world).unwrap_or(1.0),
-            "divided by the divisor that was asked for twice",
+            "divided by the requested divisor twice",
         ),
         (1.0 / ga, "divided by the accumulation steps twice"),
         (ga, "not divided by the accumulation steps"),
@@ -407,11 +404,14 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
         (shards, "not divided by the number of shards"),
         (
             divisor.unwrap_or(world) / world,
-            "divided by the number of ranks and not by the divisor that was asked for",
+            "divided by the number of ranks and not by the requested divisor",
         ),
-        (1.0 / sequence, "averaged over the ranks of a sequence in place of summed"),
+        (1.0 / sequence, "averaged instead of summed over the ranks of a sequence"),
         (1.0 / predivide, "divided by gradient_predivide_factor, which was not undone"),
-        (beside, "the part beside the engine's forward was not divided by the accumulation steps"),
+        (
+            beside,
+            "the part outside of the engine's forward was not divided by the accumulation steps",
+        ),
         (first_twice, "the parameter is used twice, and its first use was counted twice"),
         (-1.0, "of the wrong sign"),
         (scale, "multiplied by the loss scale, which was not taken out"),
@@ -427,11 +427,11 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     format!(": {}", slips.join(", or "))
 }
 
-/// The norm by which a gradient was clipped if that led to the factor, in words; none where nothing is clipped.
+/// Describes the norm by which a gradient was clipped, if that led to the factor; `None` if nothing is clipped.
 fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) -> Option<String> {
     let limit = case.observed.spec.gradient_clipping;
     let norm = case.norms.of(deviation.step).filter(|norm| limit > 0.0 && *norm > 0.0)?;
-    // Weights are those before clipping by the norm that the rank computed.
+    // Weights are relative to the gradients before clipping by the norm that the rank computed.
     let right = match Clip::of(&case.observed, &case.norms, deviation.step, deviation.example.rank)
     {
         Clip::By(factor) => factor,
@@ -452,7 +452,7 @@ fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) 
     })
 }
 
-/// True if the gradient of this rank was as planned just before the step, so that the step itself changed it.
+/// True if this rank's gradient was as planned just before the step, so that the step itself changed it.
 fn was_right_before_step(case: &Case<'_>, deviation: &Deviation) -> bool {
     let wrong = &deviation.example;
     let before = case.decoded.contributions.iter().filter(|entry| {

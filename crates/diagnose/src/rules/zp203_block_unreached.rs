@@ -1,4 +1,4 @@
-//! ZP203: a block of the model that runs in forward, and that no backward of a step reaches.
+//! ZP203: a block of the model runs in forward, but no backward of a step reaches it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +23,12 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let script = &case.observed.script;
     let steps: BTreeSet<usize> = script.ended.keys().map(|(step, _)| *step).collect();
-    // Paths are those below a root: two models may have the same one.
+    // Paths start below a root, so that two models may have the same path.
     let mut seen: BTreeMap<(&str, &[usize]), (&Block, usize)> = BTreeMap::new();
     for block in script.unreached.values().copied().flatten() {
         seen.entry((&block.module, &block.params)).or_insert((block, 0)).1 += 1;
     }
-    // A block that some rank or some step uses is one that is used now and then.
+    // A block that some rank or some step uses is only used now and then.
     let all = steps.len() * case.observed.spec.world_size;
     let blocks: Vec<&Block> =
         seen.into_values().filter(|(_, times)| *times >= all).map(|(block, _)| block).collect();
@@ -44,12 +44,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         if params.is_empty() { first.params.clone() } else { params.iter().copied().collect() };
     let why = match &first.read {
         Some(place) => format!("forward reads it at {place} through .data or .detach()"),
-        None => "the output is detached, or does not come into the loss".to_owned(),
+        None => "the output is detached, or does not enter the loss".to_owned(),
     };
     let verbs = if names.len() == 1 {
-        "runs in forward and is in the optimizer, and no backward reaches it"
+        "runs in forward and is in the optimizer, but no backward reaches it"
     } else {
-        "run in forward and are in the optimizer, and no backward reaches them"
+        "run in forward and are in the optimizer, but no backward reaches them"
     };
     let message = format!("{} {verbs}: {why}", abridged(&names));
     let param_names: Vec<String> =

@@ -1,4 +1,4 @@
-//! ZP301: a bucket was flushed with nothing in it.
+//! ZP301: a bucket was flushed without any elements.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let flushes = &case.observed.flushes;
-    // A last flush may find its bucket empty because everything went before it.
+    // The last flush of a backward may be empty because earlier flushes took all elements.
     let carried = |empty: &BucketFlush<'_>| {
         flushes.iter().any(|flush| {
             let same_backward = (flush.rank, flush.step, flush.microbatch)
@@ -27,8 +27,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             same_backward && flush.elements > 0
         })
     };
-    // Where the loss reaches no parameter there is nothing to flush; but an engine may fail at
-    // that.
+    // If the loss reaches no parameter there is nothing to flush, unless the engine failed because of that.
     let has_reason = |empty: &BucketFlush<'_>| {
         let mut backwards =
             case.observed.backwards_of(empty.step, empty.microbatch, empty.rank).peekable();

@@ -1,4 +1,4 @@
-//! ZP302: buckets that hold other than they say, or are flushed far more often than they fill.
+//! ZP302: buckets do not hold what they report, or are flushed far more often than they fill.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Number of times that a backward may flush more often than its buckets fill. Chosen: an engine that flushes
-/// buckets half full does so twice as often.
+/// The factor by which the flushes of a backward may exceed the number of its full buckets. Chosen: an engine that
+/// flushes buckets half full flushes twice as often.
 const FAR_MORE: usize = 3;
 
-/// Number of flushes that a backward may have beyond those of its full buckets, however few these are.
+/// The number of flushes that a backward may always have in addition to those of its full buckets.
 const A_FEW: usize = 4;
 
-/// Judgement of a flush.
+/// The judgement of a flush; true if the flush is wrong.
 type IsWrong<'a> = &'a dyn Fn(&BucketFlush<'_>) -> bool;
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
@@ -43,7 +43,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         |flush: &BucketFlush<'_>| flush.params.len() > 1 && flush.elements > flush.capacity;
     let rows: [(&str, IsWrong<'_>); 3] = [
         ("was flushed with elements of no parameter", &unnamed),
-        ("counts other elements than its parameters have", &miscounted),
+        ("counts a different number of elements than its parameters have", &miscounted),
         ("of several parameters held more elements than its capacity", &overfull),
     ];
     let flushes = &case.observed.flushes;
@@ -57,14 +57,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let often = flushed_too_often(case);
     let Some((first, needed)) = often.first() else { return Vec::new() };
     let what = format!(
-        "IPG buckets were flushed {} times in a backward whose gradients fill {needed}",
+        "IPG buckets were flushed {} times in a backward whose gradients fill only {needed}",
         first.len()
     );
     let all: Vec<_> = often.iter().flat_map(|(flushes, _)| flushes.iter().copied()).collect();
     vec![sighting(case, rule, &what, &all)]
 }
 
-/// Flushes of each backward that has far more of them than its gradients need, with the number that they need.
+/// Returns the flushes of each backward that has far more of them than its gradients need, with the needed number.
 fn flushed_too_often<'a>(case: &'a Case<'_>) -> Vec<(Vec<&'a BucketFlush<'a>>, usize)> {
     let mut backwards: BTreeMap<(usize, usize, usize), Vec<&BucketFlush<'_>>> = BTreeMap::new();
     for flush in case.observed.flushes.iter().filter(|flush| flush.elements > 0) {

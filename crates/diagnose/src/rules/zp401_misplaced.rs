@@ -1,4 +1,4 @@
-//! ZP401: an element of the model that no optimizer holds, or too many.
+//! ZP401: an element of the model is held by no optimizer, or by too many.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -19,8 +19,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    // A rank that never said what it holds may hold anything, and so may a tensor that was not
-    // recognised.
+    // A rank that never described its partition may hold any element, and so may an unrecognised tensor.
     if !case.placement.is_complete() || case.observed.holds_unknown() {
         return Vec::new();
     }
@@ -34,7 +33,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let all = (0..spec.world_size).filter(|rank| case.observed.has(*rank, param)).count();
         [1, all, replicas]
     };
-    // A script may have groups of ranks that hold the same.
+    // A script may have groups of ranks that hold the same elements.
     let is_right = |span: &Span| {
         is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()))
     };
@@ -46,14 +45,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             if is_script {
                 "the optimizers of a rank hold twice"
             } else {
-                "more than one rank's optimizer, but not every rank's, or one of them twice, holds"
+                "the optimizers of several ranks but not of all, or one rank's optimizer twice, hold"
             },
         ),
     ]
     .into_iter()
     .filter(|(spans, _)| !spans.is_empty())
     .map(|(spans, who)| finding(case, rule, &spans, who))
-    // Elements that no rank holds and elements that too many hold are one slip.
+    // Elements that no rank holds and elements that too many ranks hold are one slip.
     .reduce(|mut lost, shared| {
         lost.param = None;
         lost.evidence.push(shared.message);
@@ -68,7 +67,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     .collect()
 }
 
-/// Tensors in a script's optimizers that forward does not use, in words; none if there are none.
+/// Describes tensors in a script's optimizers that forward does not use; `None` if there are none.
 fn strays(case: &Case<'_>) -> Option<String> {
     let strays = case.observed.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
     Some(format!(
@@ -78,7 +77,7 @@ fn strays(case: &Case<'_>) -> Option<String> {
     ))
 }
 
-/// True if no rank holds a span twice.
+/// True if no rank holds the span twice.
 fn is_once(span: &Span) -> bool {
     span.owners.windows(2).all(|pair| pair[0] < pair[1])
 }

@@ -1,4 +1,4 @@
-//! ZP402: the optimizer holds gradients that belong to other elements.
+//! ZP402: the optimizer's input has gradients that belong to other elements.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let (of_these, others): (Vec<_>, _) =
             left.iter().partition(|it| here.contains(&&it.params));
         left = others;
-        // Several steps together show shorter pieces. Where they hold no piece in common, the first is
-        // looked at by itself.
+        // Several steps together reveal shorter pieces. If they have no displaced piece in common, the first step is
+        // searched by itself.
         let mut steps: Vec<usize> = of_these.iter().map(|it| it.step).collect();
         steps.sort_unstable();
         steps.dedup();
@@ -40,8 +40,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             steps.truncate(1);
             displaced = find(case, &steps);
         }
-        // A search is expensive. Where it found nothing, the same parameters are not searched again;
-        // where it found something, the same pieces are looked at in the other steps.
+        // A search is expensive. If it found nothing, the same parameters are not searched again. If it found pieces,
+        // the other steps are only checked for the same pieces.
         if displaced.is_empty() {
             continue;
         }
@@ -58,7 +58,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     sightings
 }
 
-/// Finding about pieces that are displaced in the same way in these steps.
+/// Reports pieces that are displaced in the same way in these steps.
 fn sighting(
     case: &Case<'_>,
     rule: &Rule,
@@ -87,14 +87,14 @@ fn sighting(
     let lines: Vec<String> = displaced.iter().map(|piece| describe(case, piece)).collect();
     finding.evidence.push(abridged(&lines));
     finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
-    // Besides the pieces that are long enough to be found, shorter ones are displaced: any
-    // parameter and rank may be affected.
+    // In addition to the pieces that are long enough to be found, shorter ones are displaced, so that any parameter
+    // and rank may be affected.
     let scope = Scope { steps, ..Scope::default() };
     Sighting { finding, scope, slip: Slip::Distance(distance) }
 }
 
-/// A displaced piece in words: `rank 1: 128 elements from embed.weight[0] on are those from
-/// layers.0.mlp.bias[3] on`.
+/// Describes a displaced piece: `rank 1: 128 elements from embed.weight[0] on are those from layers.0.mlp.bias[3]
+/// on`.
 fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     let name = |element: usize| {
         let owner = case.plan.params().iter().position(|p| p.range().contains(&element));
@@ -108,9 +108,12 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     };
     let held = match piece.held {
         Held::Sum | Held::Added => String::new(),
-        Held::Own => format!(", as rank {} alone has them", piece.rank),
+        Held::Own => format!(", of the gradients of rank {} only", piece.rank),
         Held::OwnDivided => {
-            format!(", as rank {} alone has them, divided by the number of ranks", piece.rank)
+            format!(
+                ", of the gradients of rank {} only, divided by the number of ranks",
+                piece.rank
+            )
         }
     };
     let (place, content) = (name(piece.place), name(piece.content));

@@ -1,4 +1,4 @@
-//! ZP501: a gradient buffer holds an infinity or a NaN that does not belong there.
+//! ZP501: a gradient buffer holds an infinity or a NaN that is not planned there.
 
 use std::collections::BTreeSet;
 
@@ -62,27 +62,27 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     if planned(&case.observed, &case.plan, first).is_some() {
         finding.evidence.push(
-            "this run makes one element of one gradient infinite; that one is not counted unless \
-             an optimizer consumed it that scales its loss"
+            "this run makes one element of one gradient infinite; that element only counts if \
+             an optimizer with loss scaling consumed it"
                 .to_owned(),
         );
     }
-    // Where it goes from there is not followed: into sums, and through a norm into every parameter.
+    // The spread of the infinity is not followed: it gets into sums, and through a norm into every parameter.
     let steps = if steps.is_empty() { Extent::All } else { steps.into_iter().collect() };
     vec![Sighting::new(finding, Scope { steps, ..Scope::default() })]
 }
 
-/// Names of the parameters in which a buffer holds elements that should be finite and are not;
-/// none if it holds no such elements.
+/// Returns the names of the parameters with elements that should be finite and are not; `None` if the buffer has no
+/// such elements.
 fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
-    // The norm is not finite exactly if an element is not, or if its square overflows.
+    // The norm is not finite exactly if an element is not finite or its square overflows.
     if buffer.payload.norm.is_some() {
         return None;
     }
     let values = buffer.payload.values().ok()?;
     let parts = parts(&case.observed, &case.plan, buffer);
     if parts.is_empty() {
-        // A buffer whose layout no rank described.
+        // The layout of this buffer was not described by any rank.
         return values.iter().any(|value| !value.is_finite()).then(Vec::new);
     }
     let mut planned = planned(&case.observed, &case.plan, buffer);
@@ -90,7 +90,7 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         matches!(buffer.point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters);
     let spec = case.observed.spec;
     if spec.dtype == Dtype::Fp16 && spec.engine().traits().scales_loss && consumed {
-        // With a loss scale an infinity is an overflow: the step should have been skipped.
+        // With a loss scale, an infinity is an overflow: the step should have been skipped.
         planned = None;
     }
     let (parts, _) = without_planned(parts, &values, planned);
@@ -102,8 +102,7 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         .map(|part| case.observed.param_name(part.param))
         .collect();
     names.dedup();
-    // The norm also covers elements between the samples; NaN in poisoned padding would look the
-    // same.
+    // The norm also covers elements between the samples, but a NaN in poisoned padding would look the same.
     let elsewhere = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0
         && planned.is_none()
         && !spec.poison_memory

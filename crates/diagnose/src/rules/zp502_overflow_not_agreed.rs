@@ -1,4 +1,4 @@
-//! ZP502: ranks decided differently whether a step overflowed.
+//! ZP502: ranks disagreed about whether a step overflowed.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -49,10 +49,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
                 return Some(format!("loss scale {}, {overflow}", scaled.scale));
             }
             if skipped.binary_search(&rank).is_ok() {
-                return Some("failed in the step, and its optimizer was given nothing".to_owned());
+                return Some("failed in the step; its optimizer got no gradient".to_owned());
             }
             let given = taken.binary_search(&rank).is_ok();
-            given.then(|| "its optimizer was given a gradient".to_owned())
+            given.then(|| "its optimizer got a gradient".to_owned())
         };
         let decided = ranks.clone().filter_map(|rank| Some((rank, decided(rank)?)));
         finding.evidence.extend(by_rank(decided));

@@ -1,4 +1,4 @@
-//! ZP503: the engine skipped a step because of an overflow that cannot have been.
+//! ZP503: the engine skipped a step because of an overflow that cannot have happened.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -37,7 +37,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     ranks.dedup();
     let mut finding = rule.finding(format!(
         "{} skipped {} because of an overflow, but every gradient was finite and far below the \
-         largest number",
+         largest number of the dtype",
         counted("rank", &ranks),
         counted("step", &steps),
     ));

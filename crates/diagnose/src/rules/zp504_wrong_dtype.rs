@@ -1,4 +1,4 @@
-//! ZP504: gradients are added up, or cross ranks, in fewer bits than the run asked for.
+//! ZP504: gradients are added up, or communicated between ranks, in fewer bits than the run requested.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Operations that carry gradients, if they carry more than one number.
+/// The operations that carry gradients, if they carry more than one number.
 const REDUCTIONS: [CollectiveOp; 3] =
     [CollectiveOp::AllReduce, CollectiveOp::Reduce, CollectiveOp::ReduceScatter];
 
@@ -28,7 +28,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if let Some(finding) = by_rounding(case, rule) {
         return vec![Sighting::new(finding, Scope::default())];
     }
-    // Dtypes are among what the settings of a real engine do not say in full.
+    // The settings of a real engine do not fully determine its dtypes.
     if !case.observed.spec.engine().traits().follows_spec {
         return Vec::new();
     }
@@ -36,7 +36,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found.map(|finding| Sighting::new(finding, Scope::default())).collect()
 }
 
-/// The first sum that has fewer bits than were asked for.
+/// Reports the first sum with fewer bits than requested.
 fn by_rounding(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let (first, over) = case.decoded.precision.iter().find_map(|it| Some((it, it.narrower?)))?;
     let Precision { point, asked, as_exact_as, relative_error, .. } = first;

@@ -1,4 +1,4 @@
-//! ZP601: ranks hold different bits where they must hold the same.
+//! ZP601: ranks hold different bits where they must hold the same bits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ pub(super) const RULE: Rule = Rule {
     name: "replicas-disagree",
     crash: false,
     is_handed_on: true,
-    // A gradient that is wrong in the same way everywhere leaves the ranks in agreement; if they
-    // disagree about a wrong gradient, what is wrong with it is the reason.
+    // A gradient that is wrong in the same way everywhere leaves the ranks in agreement. If ranks disagree about a
+    // wrong gradient, the slip of that gradient is the reason.
     explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
         "ZP502", "ZP602", "ZP603", "ZP606", "ZP607", "ZP608",
@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// Points at which every rank that holds the whole must hold the same.
+/// The points at which all ranks with the whole model must hold the same values.
 pub const MUST_AGREE: &[Point] = &[
     Point::Reduced,
     Point::BeforeStep,
@@ -45,7 +45,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found
 }
 
-/// The first moment at which ranks of a script have different values of a parameter.
+/// Reports the first moment at which ranks of a script have different values of a parameter.
 fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let moments = case.observed.script.digests.keys().map(|(step, _)| *step);
     let moments: BTreeSet<Option<usize>> = moments.collect();
@@ -64,14 +64,14 @@ fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             ..rule.finding(format!("after step {step} ranks have different values of {names}"))
         },
     };
-    // The first step has no weights that could explain it: those of later ones do.
+    // The first step has no weights that could explain the difference; later steps have them.
     let params = params.into_iter().collect();
     Some(Sighting::new(finding, Scope { params, ..Scope::default() }))
 }
 
-/// The first disagreement of a step.
+/// Reports the first disagreement in a step.
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
-    // A script's gradients may be reduced after its last backward, or after what its engine does.
+    // A script may reduce gradients after its last backward, or after the part of its engine.
     let is_script = case.observed.spec.script().is_some();
     let may_differ = |point: &Point| matches!(point, Point::Reduced | Point::BeforeStep);
     let points = MUST_AGREE.iter().filter(|point| !is_script || !may_differ(point));
@@ -102,7 +102,7 @@ fn disagreement<'a>(
     point: Point,
     step: usize,
 ) -> Option<(&'a Buffer<'a>, &'a Buffer<'a>)> {
-    // By the ranks that hold the same, by microbatch, and by number where a rank recorded several.
+    // The key is the first rank with the same elements, the microbatch, and the index of the buffer on its rank.
     let mut first_of: BTreeMap<(Option<usize>, Option<usize>, usize), &Buffer<'_>> =
         BTreeMap::new();
     let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
@@ -117,7 +117,7 @@ fn disagreement<'a>(
         let number = seen.entry((buffer.microbatch, buffer.rank)).or_default();
         let first = *first_of.entry((replica, buffer.microbatch, *number)).or_insert(buffer);
         *number += 1;
-        // The norm is of all elements, those too that were not recorded.
+        // The norm covers all elements, including those that were not recorded.
         let norm = |buffer: &Buffer<'_>| buffer.payload.norm.map(f64::to_bits);
         let sampled = case.placement.recorded_share(buffer.rank, buffer.layout) < 1.0;
         if buffer.payload.digest != first.payload.digest || sampled && norm(buffer) != norm(first) {

@@ -1,4 +1,5 @@
-//! ZP602: after the step a model's parameters are not their owner's master weights, or forward uses others.
+//! ZP602: after the step a model's parameters differ from their owner's master weights, or forward uses other
+//! parameters.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,12 +27,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    // A later step inherits what is stale, and says nothing new.
+    // A later step inherits stale parameters, and adds no information.
     let after_step = case.observed.spec.recorded_steps().find_map(|step| in_step(case, rule, step));
     after_step.or_else(|| in_forward(case, rule)).into_iter().collect()
 }
 
-/// The first forward that used other parameters than the step before left.
+/// Reports the first forward that used other parameters than the previous step left.
 fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut wrong = case.observed.forward.iter().filter(|(_, differing)| !differing.is_empty());
     let (&(step, microbatch, first_rank), &differing) = wrong.next()?;
@@ -91,8 +92,8 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         counted("rank", &owners),
     ));
     finding.rank = match (&readers[..], &owners[..]) {
-        // Stale on one rank only: that rank lost the update. One owner's partition stale
-        // everywhere: that owner never handed it out.
+        // If only one reader is stale, that rank lost the update. If one owner's partition is stale on several ranks,
+        // that owner did not send its update.
         ([reader], _) => Some(*reader),
         (_, [owner]) => Some(*owner),
         _ => None,
@@ -110,9 +111,9 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
 /// The master weights of all owners after a step.
 struct Updated {
     owners: Vec<(usize, Vec<f64>)>,
-    /// Pieces of these weights, by where they start; each with the index of its owner.
+    /// The pieces of these weights, sorted by start, each with the index of its owner.
     pieces: Vec<(Fragment, usize)>,
-    /// The furthest end of all pieces so far.
+    /// The furthest end of the pieces up to each index.
     ends: Vec<usize>,
 }
 
@@ -134,10 +135,10 @@ impl Updated {
         Self { owners, pieces, ends }
     }
 
-    /// Owners and parameters whose update is not what this rank's model holds.
+    /// Returns the owners and parameters whose update this rank's model does not hold.
     ///
-    /// An element that the rank updates itself is not compared with the weights of others, and a replica of
-    /// the model not with those of another; what these made of it is for ZP601.
+    /// Elements that the rank updates itself are not compared with the weights of other ranks, and a replica of the
+    /// model is not compared with another replica; ZP601 compares these.
     fn lost_by(&self, case: &Case<'_>, parameters: &Buffer<'_>) -> BTreeSet<(usize, usize)> {
         let mut lost = BTreeSet::new();
         let Ok(values) = parameters.payload.values() else { return lost };
@@ -145,7 +146,7 @@ impl Updated {
         let sampled = case.placement.recorded_share(parameters.rank, LayoutName::Full) < 1.0;
         let held = parts(&case.observed, &case.plan, parameters);
         if !sampled {
-            // An element that is held nowhere does not hold its update.
+            // An element that the rank does not hold at all lacks its update.
             let known: usize = held.iter().map(|part| part.flat.len()).sum();
             let missing = |piece: &Fragment| {
                 let inside =
@@ -180,7 +181,7 @@ impl Updated {
                     let weight = weights[piece.start + element - piece.flat.start];
                     let rounded = round(weight, parameters.payload.dtype);
                     let value = values[part.start + element - part.flat.start];
-                    // Two NaNs count as equal, whatever their bits, as no rounding keeps those.
+                    // Two NaNs count as equal whatever their bits, because rounding does not keep the bits.
                     value.to_bits() != rounded.to_bits() && !(value.is_nan() && rounded.is_nan())
                 };
                 if common.into_iter().any(|element| differs(element) && !is_own(element)) {
@@ -192,15 +193,16 @@ impl Updated {
     }
 }
 
-/// Elements that are in both ranges.
+/// Returns the elements that are in both ranges.
 fn overlap(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
     let both = one.start.max(other.start)..one.end.min(other.end);
     (!both.is_empty()).then_some(both)
 }
 
-/// A master weight, which is an fp32 number, in the model's dtype.
+/// Rounds a master weight, which is an fp32 number, to the model's dtype.
 fn round(value: f64, dtype: Dtype) -> f64 {
-    // From fp32: `from_f64` drops the bits below its first 20 before it rounds, ties included.
+    // The conversion starts from fp32, because `from_f64` drops the bits below its first 20 before it rounds, ties
+    // included.
     let value = value as f32;
     match dtype {
         Dtype::Bf16 => half::bf16::from_f32(value).to_f64(),

@@ -1,5 +1,4 @@
-//! ZP603: the master weights did not change by what the optimizer was given, or a frozen parameter
-//! changed.
+//! ZP603: the master weights did not change by the optimizer's input, or a frozen parameter changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,15 +31,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             let rank = update.rank;
             let fed = observed.of_rank(rank, Point::OptimizerInput, step).next().is_some();
             let ga = observed.spec.gradient_accumulation_steps;
-            // A skipped step has a reason, or else ZP502 or ZP503 says so.
+            // A skipped step has a reason; if not, ZP502 or ZP503 reports it.
             let nothing_due = !case.placement.is_due(&case.plan, step, rank, ga);
-            // Its weights were recorded, but a step that failed was not taken: ZP901 says why.
+            // The weights were recorded, but a step that failed was not taken; ZP901 reports the reason.
             let failed = observed.failed_in(step, rank);
             if observed.skipped(step, rank) || failed || !fed && nothing_due {
                 continue;
             }
             if !fed {
-                // Where no gradient arrived, ZP102 says so.
+                // If no gradient arrived, ZP102 reports it.
                 if !is_missing(case, step, rank) {
                     starved.push((step, rank, None));
                 }
@@ -50,7 +49,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         }
     }
     let no_step = "took no optimizer step: the inner optimizer was given nothing";
-    let other_step = "changed the master weights by something else than the optimizer was given";
+    let other_step = "changed the master weights by something other than the optimizer's input";
     [(starved, no_step), (differing, other_step)]
         .into_iter()
         .filter_map(|(seen, what)| finding(rule, &seen, what))
@@ -58,7 +57,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         .collect()
 }
 
-/// A parameter that requires no gradient, and is not what it was before the first step.
+/// Reports a parameter that requires no gradient but differs from its value before the first step.
 fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = case.observed.buffers.iter();
     let parameters =
@@ -81,10 +80,8 @@ fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             let of_param = |part: &&Fragment| param.range().contains(&part.flat.start);
             recorded.iter().filter(of_param).any(differs)
         })?;
-        let finding = rule.finding(format!(
-            "{} requires no gradient, and was changed all the same",
-            changed.name
-        ));
+        let finding =
+            rule.finding(format!("{} requires no gradient, but was changed", changed.name));
         let scope = Scope {
             params: [number].into_iter().collect(),
             holders: [after.rank].into_iter().collect(),
@@ -128,8 +125,8 @@ fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
     })
 }
 
-/// The weights in the update, if they are wrong although the optimizer's input was right. Where
-/// both depart from the plan alike, the input is the finding.
+/// Returns the weights in the update if they are wrong although the optimizer's input was right. If both depart from
+/// the plan, the input is the finding.
 fn wrong_update<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
     let here = |entry: &&Contribution| entry.is_of(rank) && entry.step == step;
     let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));

@@ -39,7 +39,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     case.observed.spec.recorded_steps().filter_map(in_step).collect()
 }
 
-/// Finding about a norm that is not the one that follows from the plan.
+/// Reports a norm that differs from the planned one.
 fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let observed = &case.observed;
     let right = case.norms.of(step)?;
@@ -48,7 +48,7 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     for (rank, reported) in of_step(case, step) {
         let input = observed.of_rank(rank, Point::OptimizerInput, step).next();
         let dtype = input.map_or(observed.spec.dtype, |input| input.payload.dtype);
-        // DeepSpeed takes the norm of the gradients before it copies them to a wider dtype.
+        // DeepSpeed computes the norm of the gradients before it copies them to a wider dtype.
         let narrow =
             if dtype.size() < observed.spec.dtype.size() { dtype } else { observed.spec.dtype };
         let bound = case.norms.tolerance(narrow) * right
@@ -65,7 +65,7 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
                 Some(norm) => {
                     let factor = norm / right;
                     let factor = if right > 0.0 && factor > 0.0 {
-                        format!(", {} times that", weight_text(factor))
+                        format!(": off by a factor of {}", weight_text(factor))
                     } else {
                         String::new()
                     };
@@ -74,20 +74,20 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
             };
             let mut finding = rule.finding(format!(
                 "the engine computed {value} as the global norm of the gradient of step {step}, \
-                 which is {}{factor}",
+                 but the norm is {}{factor}",
                 weight_text(right),
             ));
             if observed.is_poisoned() && reported.norm.is_none() {
                 finding.evidence.push(POISON.to_owned());
             }
             finding.evidence.push(format!(
-                "the sum of the squares of what should have been consumed is {}; rounding may move \
+                "the sum of the squares of the planned input is {}; rounding may move \
                  its root by {bound:.1e}",
                 (right * right).round(),
             ));
             if reported.limit > 0.0 {
                 finding.evidence.push(format!(
-                    "the gradient is clipped to {} by it",
+                    "the gradient is clipped to {} by this norm",
                     weight_text(reported.limit)
                 ));
             }
@@ -103,8 +103,7 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     finding
 }
 
-/// Finding about norms of the same gradient that ranks do not agree on, so that they clip it
-/// differently.
+/// Reports norms of the same gradient that differ between ranks, so that ranks clip the gradient differently.
 fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let norms: Vec<(usize, Option<f64>)> =
         of_step(case, step).map(|(rank, reported)| (rank, reported.norm)).collect();
@@ -120,7 +119,7 @@ fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     Some(finding)
 }
 
-/// The norms that ranks reported of a step.
+/// Iterates over the norms that ranks reported in a step.
 fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a Norm)> {
     let norms = case.observed.norms.range((step, 0)..=(step, usize::MAX));
     let taken = move |rank: &usize| {

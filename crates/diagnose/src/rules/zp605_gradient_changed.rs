@@ -1,4 +1,4 @@
-//! ZP605: gradients that are changed between the last backward and the optimizer's step.
+//! ZP605: gradients are changed between the last backward and the optimizer's step.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -17,8 +17,7 @@ pub(super) const RULE: Rule = Rule {
     check: |case, rule| in_steps_of_script(case, rule, in_step),
 };
 
-/// Finding about a step in which the backwards left what the plan says, and the optimizer consumed
-/// something else.
+/// Reports a step in which the backwards left the planned gradients, but the optimizer consumed other ones.
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     let of_step = |entry: &&Contribution| entry.step == step;
     let consumed: Vec<_> = departed(case, Point::OptimizerInput).filter(of_step).collect();
@@ -41,7 +40,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     let what = if changed.iter().filter(nothing).count() == changed.len() {
         "cleared between the last backward and the optimizer's step: it had nothing to step with"
     } else {
-        "changed between the last backward and the optimizer's step: backward left what it should, and the \
+        "changed between the last backward and the optimizer's step: the backwards were right, but the \
          optimizer consumed something else"
     };
     let message = format!("gradients{of} were {what}");

@@ -1,4 +1,4 @@
-//! ZP606: an optimizer steps twice on the same gradients, or some ranks do not step.
+//! ZP606: an optimizer steps twice with the same gradients, or some ranks do not step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +23,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return Vec::new();
     }
     let never = never_stepped(case, rule).or_else(|| one_never_stepped(case, rule));
-    // A rank that never steps leaves out each step.
+    // A rank that never steps leaves out each step, which is reported only once.
     let left_out = if never.is_none() { left_out(case, rule) } else { Vec::new() };
     stepped_again(case, rule).into_iter().chain(never).chain(left_out).collect()
 }
 
-/// Places of steps in the user's own code, in words.
+/// Names the lines of the user's code that step; `None` if they were not seen.
 fn step_lines(case: &Case<'_>) -> Option<String> {
     let lines = case.observed.remarks.values().flat_map(|it| it.step_at.iter());
     let lines: BTreeSet<&str> = lines.map(String::as_str).collect();
@@ -36,7 +36,7 @@ fn step_lines(case: &Case<'_>) -> Option<String> {
     (!lines.is_empty()).then(|| format!("step at {}", lines.join(", ")))
 }
 
-/// An optimizer that stepped although no backward had come since its last step.
+/// Reports an optimizer that stepped again without a backward since its last step.
 fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = case.observed.script.stepped.iter();
     let again: Vec<((usize, usize), &str)> = all
@@ -61,7 +61,7 @@ fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     ))
 }
 
-/// Ranks on which no optimizer stepped, while others stepped.
+/// Reports ranks on which no optimizer stepped, although others stepped.
 fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let stepped: BTreeSet<usize> = observed.script.stepped.keys().map(|(_, rank)| *rank).collect();
@@ -74,7 +74,7 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     }
     let others: Vec<usize> = stepped.into_iter().collect();
     let message = format!(
-        "no optimizer stepped on {}, and those of {} did",
+        "no optimizer stepped on {}, but those of {} did",
         counted("rank", &idle),
         counted("rank", &others),
     );
@@ -84,7 +84,8 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
 }
 
-/// An optimizer that never stepped on some ranks. On the others all optimizers stepped, and one of them is of its class.
+/// Reports an optimizer that never stepped on some ranks, while all optimizers stepped on the other ranks, one of the
+/// same class among them.
 fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let idle: BTreeMap<usize, &String> = {
@@ -101,7 +102,7 @@ fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         return None;
     }
     let message = format!(
-        "an optimizer ({name}) never stepped on {}, and all those of {} did",
+        "an optimizer ({name}) never stepped on {}, but all those of {} did",
         counted("rank", &ranks),
         counted("rank", &others.into_iter().collect::<Vec<_>>()),
     );
@@ -111,7 +112,7 @@ fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
 }
 
-/// Ranks that left out a step that others took.
+/// Reports ranks that left out a step that others took.
 fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let mut of_step: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -122,7 +123,7 @@ fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let world = 0..observed.spec.world_size;
         let others: Vec<usize> = world.filter(|rank| !ranks.contains(rank)).collect();
         let message = format!(
-            "no optimizer stepped on {} after the backwards of step {step}, and those of {} did",
+            "no optimizer stepped on {} after the backwards of step {step}, but those of {} did",
             counted("rank", &ranks),
             counted("rank", &others),
         );

@@ -1,4 +1,4 @@
-//! ZP607: gradients are clipped by a norm that is not theirs, at another time, or by other factors on other ranks.
+//! ZP607: gradients are clipped by a wrong norm, at the wrong time, or by different factors on different ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use zprobe_model::trace::{ClippedInVain, GradientsClipped, InVain};
 use zprobe_report::words::{abridged, multiple_text, weight_text};
 use zprobe_report::{Finding, RuleCode};
 
-/// Share of the slack that factors have which are read from many elements: only their sums are rounded.
+/// The share of the slack that applies to factors read from many elements, because only their sums are rounded.
 const EXACT: f64 = 0.1;
 
 pub(super) const RULE: Rule = Rule {
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     name: "clipping-differs",
     crash: false,
     is_handed_on: false,
-    // A rank that has other gradients has another norm.
+    // A rank with other gradients has another norm.
     explained_by: &RuleCode::all(["ZP101", "ZP102", "ZP104", "ZP110", "ZP605"]),
     doc: include_str!("../../../../docs/rules/ZP607.md"),
     check,
@@ -36,7 +36,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     ways.iter().find_map(|way| way(case, rule)).into_iter().collect()
 }
 
-/// Calls that clipped, with step and rank.
+/// Iterates over the calls that clipped, as (step, rank, call).
 fn calls<'a>(case: &'a Case<'_>) -> impl Iterator<Item = (usize, usize, &'a GradientsClipped)> {
     let all = case.observed.script.clipped.iter();
     all.flat_map(|(&(step, rank), calls)| calls.iter().map(move |call| (step, rank, *call)))
@@ -50,7 +50,7 @@ fn finding(case: &Case<'_>, rule: &Rule, message: String, step: usize) -> Findin
     finding
 }
 
-/// A norm that is that of the rank's own part of the gradients, and not of all of them.
+/// Reports a norm that covers only the rank's own part of the gradients.
 fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let world = case.observed.spec.world_size;
     let mut by_call: BTreeMap<(usize, usize), BTreeMap<usize, &GradientsClipped>> = BTreeMap::new();
@@ -65,7 +65,8 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         }
         let copies = copies(case, &of_ranks).filter(|copies| *copies < world as f64)?;
         let shares: Vec<f64> = of_ranks.values().map(|call| call.share).collect::<Option<_>>()?;
-        // Ranks that have the same gradients may have clipped some parameters alone, which are by chance as many as parts.
+        // Ranks with the same gradients may have clipped only some parameters, which happen to be as many elements as
+        // a part.
         if shares.iter().all(|it| (it / shares[0] - 1.0).abs() <= bounds::COUNT) {
             return None;
         }
@@ -81,9 +82,9 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         let used = used(call)?;
         let own = call.share?.sqrt();
         let is_own = (used / own - 1.0).abs() <= bounds::SAME_SCALE;
-        let of = if is_own { ", the norm of its own part alone" } else { "" };
+        let of = if is_own { ", the norm of only its own part" } else { "" };
         let message = format!(
-            "gradients were clipped by a norm of {} on rank {rank}{of}; that of all of them is {}",
+            "gradients were clipped by a norm of {} on rank {rank}{of}; the norm of all gradients is {}",
             weight_text(used),
             weight_text(right),
         );
@@ -91,18 +92,18 @@ fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })
 }
 
-/// Number of ranks that have each element of what was clipped; none where that is not all of the model.
+/// The number of ranks that have each clipped element; `None` if the calls did not clip the whole model.
 fn copies(case: &Case<'_>, of_ranks: &BTreeMap<usize, &GradientsClipped>) -> Option<f64> {
     let params = case.plan.params().iter().filter(|param| param.trainable);
     let model: usize = params.map(|param| param.numel()).sum();
     let clipped: usize = of_ranks.values().map(|call| call.elements).sum();
     let copies = clipped as f64 / model as f64;
-    // Engines pad their partitions.
+    // Engines pad their partitions, so that the sum is not exactly a multiple.
     let is_whole = (copies - copies.round()).abs() <= bounds::SAME_TOKEN * copies;
     (is_whole && copies >= 1.0).then(|| copies.round())
 }
 
-/// Factors behind the loss that are not the same on all ranks.
+/// Reports factors after the loss that differ between ranks.
 fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let slack = match case.observed.spec.dtype {
         Dtype::Fp32 => bounds::SAME_TOKEN,
@@ -142,7 +143,7 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     finding
         .evidence
         .extend(by_rank(factors.iter().map(|(rank, factor)| (*rank, format!("× {factor:.6}")))));
-    // Gradients that were wrong in any step may have had other norms in each.
+    // Gradients that were wrong in any step may have had other norms in every step.
     Some(Sighting::one_of(finding, Scope::default()))
 }
 
@@ -151,7 +152,7 @@ fn differing(factors: &BTreeMap<usize, f64>, slack: f64) -> bool {
     factors.values().any(|it| (it / first - 1.0).abs() > slack)
 }
 
-/// Gradients that still had the loss scale when they were clipped.
+/// Reports gradients that still contained the loss scale when they were clipped.
 fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let (step, _, call) =
         calls(case).find(|(.., call)| call.scale.is_some_and(|scale| scale != 1.0))?;
@@ -163,7 +164,7 @@ fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::one_of(finding(case, rule, message, step), Scope::step(step)))
 }
 
-/// Gradients that were clipped, and with which no optimizer stepped.
+/// Reports gradients that were clipped without effect, because no optimizer stepped with them.
 fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let is_judged = |it: &&ClippedInVain| match it.how {
         InVain::BeforeScaling => it.factor.is_some_and(is_loss_scale),
@@ -187,41 +188,47 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
                 counted("microbatch", &after),
             )
         }
-        InVain::Elsewhere => "gradients were clipped with which no optimizer stepped: the step that followed was that \
-                              of other parameters, which were not clipped"
-            .to_owned(),
+        InVain::Elsewhere => {
+            "gradients were clipped, but no optimizer stepped with them: the next step was that \
+             of other parameters, which were not clipped"
+                .to_owned()
+        }
         InVain::InPart => format!(
-            "clip_grad_norm_ left out {}, with which the optimizer stepped as well: their gradients were not clipped",
+            "clip_grad_norm_ left out {}, which the optimizer updated too: their gradients were not clipped",
             abridged(&first.left),
         ),
-        InVain::BeforeReduction => "gradients were clipped before they were reduced over the ranks: each rank clipped by \
-                                    the norm of its own"
-            .to_owned(),
+        InVain::BeforeReduction => {
+            "gradients were clipped before they were reduced over the ranks: each rank clipped by \
+             its own norm"
+                .to_owned()
+        }
         InVain::BeforeScaling => format!(
             "gradients were clipped before they were multiplied with {}: the loss scale was still in them",
             first.factor.map_or_else(String::new, multiple_text),
         ),
-        InVain::NoGradient => "clip_grad_norm_ was called with parameters that have no gradients: the update is that of \
-                               unclipped ones"
-            .to_owned(),
+        InVain::NoGradient => {
+            "clip_grad_norm_ was called with parameters that have no gradients: the update uses \
+             unclipped gradients"
+                .to_owned()
+        }
     };
     let mut finding = finding(case, rule, message, first.step);
     let places: BTreeSet<String> =
         of_kind().map(|(_, it)| call_text(it.by.as_ref(), it.at.as_ref())).collect();
-    finding.evidence.extend(places.into_iter().map(|place| format!("in vain: {place}")));
-    // What is read of the weights in later steps has these factors, too.
+    finding.evidence.extend(places.into_iter().map(|place| format!("without effect: {place}")));
+    // The weights read in later steps contain these factors too.
     Some(Sighting::one_of(finding, Scope::default()))
 }
 
-/// True for a factor that takes a loss scale out of gradients.
+/// True for a factor that removes a loss scale from gradients.
 fn is_loss_scale(factor: f64) -> bool {
     let exponent = -factor.log2();
     exponent >= LEAST_LOSS_SCALE.log2() - 0.5 && (exponent - exponent.round()).abs() < 0.01
 }
 
-/// Gradients that were clipped when the optimizer had stepped already.
+/// Reports gradients that were clipped after the optimizer had stepped.
 fn too_late(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let (step, ..) = calls(case).find(|(.., call)| call.late)?;
-    let message = "gradients were clipped after the optimizer had stepped: the update is that of the unclipped ones";
+    let message = "gradients were clipped after the optimizer had stepped: the update uses unclipped gradients";
     Some(Sighting::one_of(finding(case, rule, message.to_owned(), step), Scope::step(step)))
 }

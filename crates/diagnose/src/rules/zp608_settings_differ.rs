@@ -1,4 +1,5 @@
-//! ZP608: optimizers that are not set alike on all ranks, not as they were asked to be, or not at their beginning.
+//! ZP608: the settings of optimizers differ between ranks or from their configuration, or an optimizer does not start
+//! at step 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     ways.iter().filter_map(|way| way(case, rule)).collect()
 }
 
-/// The steps of optimizers, by (step, optimizer), each with the rank.
+/// Returns the steps of optimizers, by (step, optimizer), each with its rank.
 fn by_optimizer<'a>(
     case: &'a Case<'_>,
 ) -> BTreeMap<(usize, usize), Vec<(usize, &'a OptimizerStepped)>> {
@@ -45,7 +46,7 @@ fn by_optimizer<'a>(
     all
 }
 
-/// A setting, or a number of steps, that ranks do not have alike.
+/// Reports a setting or a step counter that differs between ranks.
 fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     by_optimizer(case).into_iter().find_map(|((step, _), of_ranks)| {
         let (_, first) = of_ranks.first()?;
@@ -74,9 +75,9 @@ fn between_ranks(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })
 }
 
-/// Step counters that ranks do not have alike before a step.
+/// Reports step counters that differ between ranks before a step.
 fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) -> Option<Finding> {
-    // Tensors that some steps leave out have counters of their own.
+    // A tensor that some steps leave out has its own counter.
     let counted = || {
         let counters = of_ranks.iter().filter_map(|(rank, it)| Some((*rank, it.counter?)));
         counters.filter(|(_, (least, most))| least == most).map(|(rank, (_, most))| (rank, most))
@@ -90,12 +91,12 @@ fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) 
     })
 }
 
-/// A setting that a trainer was asked for, and that the optimizer has not.
+/// Reports a setting that a trainer's configuration requests and the optimizer does not have.
 fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let steps = case.observed.script.stepped.values().flatten();
     steps.into_iter().find_map(|it| {
         let (name, asked) = it.asked.iter().find(|(name, asked)| {
-            // What a schedule changes from step to step is no setting.
+            // A value that a schedule changes from step to step is no setting.
             let is_set =
                 *name != "lr" || it.groups.iter().all(|group| !group.contains_key("initial_lr"));
             is_set
@@ -103,7 +104,7 @@ fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         })?;
         let have = it.groups.first()?.get(name)?;
         let message = format!(
-            "{} has {name} {}, and {} was asked for in its configuration",
+            "{} has {name} {}, but {} was requested in its configuration",
             it.name,
             numbers(have),
             numbers(asked),
@@ -112,7 +113,7 @@ fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })
 }
 
-/// An optimizer that has counted steps before its first one, and remembers nothing of them.
+/// Reports an optimizer whose step counter is above 0 before its first step, although its averages are empty.
 fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut first = case.observed.script.stepped.iter().filter(|((step, _), _)| *step == 0);
     let ((_, rank), it) = first.find_map(|(at, steps)| {
@@ -122,15 +123,15 @@ fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })?;
     let counted = it.counter?.1;
     let message = format!(
-        "the step counter of {} is {counted} before its first step, and its averages are 0: the correction of their \
-         bias is that of another step",
+        "the step counter of {} is {counted} before its first step, but its averages are 0: the bias correction is \
+         that of another step",
         it.name,
     );
     let holders = Extent::of([rank], case.observed.spec.world_size);
     Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::step(0) }))
 }
 
-/// A key of a configuration that nothing reads, and that is nearly one that is read.
+/// Reports a key of a configuration that no code reads and that is similar to a key that is read.
 fn misspelt(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = || {
         let remarks = case.observed.remarks.iter();
@@ -150,7 +151,7 @@ fn misspelt(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(rule.finding(message), Scope { holders, ..Scope::default() }))
 }
 
-/// The first key that is a slip, and the key that was meant.
+/// Returns the first misspelt key, and the key that was meant.
 fn slip(unread: &UnreadKeys) -> Option<(&String, &str)> {
     let read: Vec<&str> = match unread.optimizer {
         Some(_) => unread.read.iter().map(String::as_str).collect(),
@@ -160,9 +161,9 @@ fn slip(unread: &UnreadKeys) -> Option<(&String, &str)> {
     unread.keys.iter().find_map(|key| Some((key, meant(key)?)))
 }
 
-/// True if a key is another one by a slip of the pen (letters that are wrong, missing or swapped), by an abbreviation of
-/// its parts (`grad_clip` for `gradient_clipping`), or by the name that other libraries have for it. Numbered keys are
-/// all alike.
+/// True if a key is probably meant as another one: by a typo (wrong, missing or swapped letters), by abbreviated
+/// parts (`grad_clip` for `gradient_clipping`), or by the name that other libraries use. Keys with digits are never
+/// taken for misspelt ones.
 fn is_slip(key: &str, meant: &str) -> bool {
     const SHORTEST: usize = 5;
     const LONG: usize = 8;

@@ -1,4 +1,4 @@
-//! ZP609: two parameters that the model's configuration ties are not the same tensor.
+//! ZP609: two parameters that the model's configuration ties are separate tensors.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -20,7 +20,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let pairs = case.observed.remarks.values().flat_map(|it| it.untied.iter());
     let Some((one, other)) = pairs.into_iter().next() else { return Vec::new() };
     let mut finding = rule.finding(format!(
-        "{one} and {other} are two tensors, and the model's configuration ties them (tie_word_embeddings): each gets a \
+        "{one} and {other} are two tensors, but the model's configuration ties them (tie_word_embeddings): each gets a \
          part of the gradient"
     ));
     finding.evidence.push(

@@ -1,4 +1,4 @@
-//! ZP610: updates that rounding to half precision swallows.
+//! ZP610: updates are lost by rounding to half precision.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{Rule, by_rank};
 use zprobe_model::trace::UpdatesRounded;
 use zprobe_report::{Finding, RuleCode};
 
-/// Share of the elements from which on their staying the same is a finding: most of the update is lost.
+/// The share of unchanged elements from which on a step is a finding: at least half of the update is lost.
 const MOST: f64 = 0.5;
 
 pub(super) const RULE: Rule = Rule {
@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             of.entry((it.optimizer, rank)).or_default().push(it);
         }
     }
-    // A step whose averages still hold what earlier gradients left moves less than others.
+    // A step whose averages still hold earlier gradients changes fewer elements than others.
     let is_lost = |compared: &[&UpdatesRounded]| compared.iter().all(|it| it.share >= MOST);
     of.retain(|_, compared| is_lost(compared));
     let Some((&(optimizer, _), first)) = of.first_key_value() else { return Vec::new() };
@@ -52,12 +52,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![Sighting::new(finding, Scope::default())]
 }
 
-/// A share in words.
+/// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.0}%", 100.0 * share)
 }
 
-/// The learning rates of an optimizer, in words; empty if none was seen.
+/// Describes the learning rates of an optimizer; empty if none was seen.
 fn rates(case: &Case<'_>, optimizer: usize) -> String {
     let steps = case.observed.script.stepped.values().flatten();
     let groups = steps.filter(|it| it.optimizer == optimizer).flat_map(|it| &it.groups);

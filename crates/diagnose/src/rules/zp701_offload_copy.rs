@@ -1,4 +1,4 @@
-//! ZP701: what the optimizer consumed in the host's memory is not what was copied there.
+//! ZP701: the optimizer's input in the host's memory differs from the gradient that was copied there.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -24,9 +24,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.offload != Offload::Cpu {
         return Vec::new();
     }
-    let message = "the gradient was right before it was copied to the host's memory, and what the \
-                   optimizer consumed there is not";
-    // Where one deviation of a step was there before the copy, the copy is not what went wrong.
+    let message = "the gradient was right before it was copied to the host's memory, but the \
+                   optimizer's input there is wrong";
+    // If one deviation of a step existed before the copy, the copy is not at fault.
     let is_copied = |step: usize| {
         case.deviations
             .iter()
@@ -36,7 +36,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let sighting = |deviation: &Deviation| {
         let mut finding = rule.finding(message.to_owned());
         finding.evidence = deviation.facts().collect();
-        // A copy does not know of microbatches.
+        // A copy does not depend on microbatches.
         let scope = Scope { gradients: Extent::All, ..scope(case, deviation) };
         Sighting::one_of(finding, scope)
     };
@@ -44,14 +44,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     copied.map(sighting).collect()
 }
 
-/// True if everything that led to what the optimizer consumed was read, and was right.
+/// True if all buffers before the optimizer's input were read and were right.
 fn is_copy(case: &Case<'_>, deviation: &Deviation) -> bool {
     let example = &deviation.example;
     let is_source = |entry: &&Contribution| {
         (entry.step, entry.rank) == (example.step, example.rank) && entry.point == Point::BeforeStep
     };
     let mut sources = case.decoded.contributions.iter().filter(is_source).peekable();
-    // Any other pattern is about what was done to a gradient, and not about which one is there.
+    // Any other pattern is about changes to a gradient, and not about which gradient is there.
     matches!(deviation.pattern, Pattern::Missing(_) | Pattern::Leftover)
         && deviation.point == Point::OptimizerInput
         && deviation.first.point == Point::OptimizerInput

@@ -23,9 +23,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return Vec::new();
     };
     let mut finding = rule.finding(format!(
-        "the ranks came to collective {sequence} with different operations; it was not issued"
+        "the ranks came to collective {sequence} with different operations; the collective was not issued"
     ));
-    // A single rank against all others that agree is at fault; of two ranks neither is known to be.
+    // A single rank that disagrees with all others is at fault; of two ranks, neither is known to be at fault.
     let mut alike: HashMap<&str, usize> = HashMap::new();
     for own in announced.iter() {
         *alike.entry(own).or_default() += 1;

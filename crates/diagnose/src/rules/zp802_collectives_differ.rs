@@ -1,4 +1,4 @@
-//! ZP802: ranks issued different collectives, one for another, or reduced different parameters with each other.
+//! ZP802: ranks issued different collectives under the same number, or reduced different parameters with each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +25,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     sighting.into_iter().collect()
 }
 
-/// The first collective for which ranks issued different ones.
+/// Reports the first collective number under which ranks issued different collectives.
 fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    // Ranks that compare before they issue anything say so themselves (ZP801).
+    // Ranks that compare before they issue a collective report a mismatch themselves (ZP801).
     let issued =
         |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
-    // A collective that a rank did not come to is no difference: the rank may have died, or the
-    // trace may have ended.
+    // A collective that a rank did not reach is no difference: the rank may have died, or the trace may have ended.
     let mut entered: BTreeMap<u64, Vec<(usize, Collective<'_>)>> = BTreeMap::new();
     for (rank, process) in case.observed.processes.iter().enumerate() {
         for &collective in process.collectives.iter().filter(issued) {
@@ -43,10 +42,10 @@ fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     };
     let (sequence, ranks) = entered.into_iter().find(|(_, ranks)| differ(ranks))?;
     let mut finding = rule.finding(format!(
-        "the ranks issued different collectives as number {sequence}: what they received is \
-         another's data, or the run ends here"
+        "the ranks issued different collectives as number {sequence}: they received each \
+         other's data, or the run ends here"
     ));
-    // A single rank against all others that agree is at fault; of two ranks neither is known to be.
+    // A single rank that disagrees with all others is at fault; of two ranks, neither is known to be at fault.
     let alone = |own: &Collective<'_>| ranks.iter().filter(|(_, other)| other == own).count() == 1;
     let odd: Vec<usize> =
         ranks.iter().filter(|(_, own)| alone(own)).map(|(rank, _)| *rank).collect();
@@ -59,8 +58,9 @@ fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope::default()))
 }
 
-/// The first bucket that ranks flushed with other parameters, or in another order, before a step whose gradient no
-/// weights explain. Some engines sort what is in a bucket, so that the order alone is no mistake.
+/// Reports the first bucket that ranks flushed with different parameters, or in different order, in a step with an
+/// unexplained gradient. Some engines sort the parameters in a bucket, so that different order by itself is no
+/// mistake.
 fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let unexplained = case.deviations.iter().filter(|it| it.pattern == Pattern::Unexplained);
     let unexplained: BTreeSet<usize> = unexplained.map(|it| it.step).collect();
@@ -73,7 +73,7 @@ fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let ((step, microbatch, bucket), mut ranks) = flushed.pop_first()?;
     ranks.sort_by_key(|flush| flush.rank);
     let mut finding = rule.finding(
-        "the ranks reduced different parameters with each other: their buckets hold other ones, or the same in \
+        "the ranks reduced different parameters with each other: their buckets hold different ones, or the same in \
          another order"
             .to_owned(),
     );

@@ -31,8 +31,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         .filter(|(rank, process)| !process.finished && !left_alone.contains(rank))
         .filter_map(|(rank, process)| Some((rank, process, ending(process)?)))
         .collect();
-    // A rank that another one took down says so, or ended by a plain exit after a signal elsewhere, or
-    // after a machine was lost.
+    // A rank that was taken down by another one either says so in its error, or exits plainly after a signal
+    // elsewhere or after the loss of a machine.
     let by_signal = |process: &Process<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
     let with_agent = |process: &Process<'_>| process.outcome == Some(Outcome::Lost);
     let any = |is_one: &dyn Fn(&Process<'_>) -> bool| died.iter().any(|(_, it, _)| is_one(it));
@@ -59,7 +59,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     findings.into_iter().map(|finding| Sighting::new(finding, Scope::default())).collect()
 }
 
-/// Ranks that ended alike, and how.
+/// The ranks that ended in the same way.
 struct Alike<'a> {
     ending: String,
     failure: Option<&'a str>,
@@ -79,11 +79,11 @@ fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
     groups
 }
 
-/// Finding about ranks that ended alike: first what the engine said, then what is known about it,
-/// and where the ranks were.
+/// Creates the finding about ranks that ended in the same way: the error of the engine, then the known meaning of the
+/// error, and the places of the ranks.
 fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let Alike { ending, failure, ranks } = alike;
-    // A rank that fails before its script runs leaves no account but standard error.
+    // A rank that fails before its script runs leaves only its standard error.
     let stderr = ranks.iter().find_map(|(_, process)| process.stderr).or(case.observed.host_stderr);
     let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
     let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
@@ -102,7 +102,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     }
     let numbers: Vec<usize> = ranks.iter().map(|(rank, _)| *rank).collect();
     let mut finding = rule.finding(match numbers[..] {
-        // The place says which.
+        // The place of the finding names the rank.
         [_] => message,
         _ => format!("{}: {message}", counted("rank", &numbers)),
     });
@@ -128,7 +128,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     finding
 }
 
-/// State of a rank's hooks and buckets when it ended, in words.
+/// Describes a rank's last backward and last bucket before its end.
 fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     let backwards = &case.observed.backwards;
     let (at, backward) = backwards.iter().rfind(|(at, _)| at.rank == rank)?;
@@ -145,21 +145,19 @@ fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     Some(known)
 }
 
-/// Ending of a process in words, if that is a death of its own.
+/// Describes the ending of a process; `None` if zprobe ended the process after the run.
 fn ending(process: &Process<'_>) -> Option<String> {
     let outcome = process.outcome?;
     match outcome {
         Outcome::Lost => Some(match process.lost {
             Some((machine, AgentLoss::Closed)) => {
-                format!("lost with zprobe's own process on {machine}, which has ended")
+                format!("lost: the zprobe process on {machine} has ended")
             }
             Some((machine, AgentLoss::Silent)) => {
-                format!("lost with {machine}, which is silent: it is down, or out of reach")
+                format!("lost: {machine} is silent, because it is down or out of reach")
             }
             Some((machine, AgentLoss::Garbled)) => {
-                format!(
-                    "lost with zprobe's own process on {machine}, which said what zprobe does not say"
-                )
+                format!("lost: the zprobe process on {machine} sent an invalid message")
             }
             None => "lost with its machine".to_owned(),
         }),

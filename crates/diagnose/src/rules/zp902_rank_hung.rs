@@ -49,7 +49,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     let ranks: Vec<usize> = hung.iter().map(|(rank, _)| *rank).collect();
     let who = match ranks[..] {
-        // The place says which.
+        // The place of the finding names the rank.
         [_] => String::new(),
         [] => "the run ".to_owned(),
         _ => format!("{} ", counted("rank", &ranks)),
@@ -76,7 +76,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         Some(at) => format!("hung: {at}: no event for {timeout_s} s"),
         None => format!("{who}{does}: no event for {timeout_s} s"),
     };
-    // Where stacks say otherwise, what was counted is not told.
+    // Collectives that were counted are not reported if the stacks contradict them.
     if !mutual && waiting.iter().all(|it| !ranks.contains(&it.rank)) {
         let whom = if ranks.len() == 1 { "it" } else { "them" };
         let groups: Vec<(Vec<usize>, Meeting)> = waiters(waiting).collect();
@@ -104,7 +104,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     finding.evidence.extend(by_rank(ranks.iter().map(last)));
     let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
     if let (2.., true, Some(why)) = (outside, places.is_empty(), unseen(case.observed.spec)) {
-        finding.evidence.push(format!("which of them waits for another is not known: {why}"));
+        finding.evidence.push(format!("it is unknown which of them waits for another: {why}"));
     }
     if !mutual {
         let waited =
@@ -120,7 +120,7 @@ fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
     case.observed.processes[rank].is_stopped
 }
 
-/// Ranks that are stopped, and the places of the others, in words.
+/// Describes the stopped ranks, and the places of the others.
 fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
     let is = if stopped.len() == 1 { "is" } else { "are" };
     let who = format!("{} {is} stopped, by SIGSTOP or a debugger", counted("rank", stopped));
@@ -129,20 +129,22 @@ fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
     if others.is_empty() { who } else { format!("{who}, while {}", told(&others)) }
 }
 
-/// Places of ranks in their programs, where their stacks were taken.
+/// Returns the places of ranks in their programs, if their stacks were recorded.
 fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
     let place = |rank: usize| Some((rank, Place::of(&case.observed.processes[rank])?));
     ranks.iter().filter_map(|rank| place(*rank)).collect()
 }
 
-/// The ranks that wait for nobody while others do: it is they who hang. None where all wait, or none.
+/// Returns the ranks that wait for no other rank while others wait; these are the ranks that hang. Empty if all ranks
+/// wait, or none.
 fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
     let (waiting, at_work): (Vec<_>, Vec<_>) =
         places.iter().cloned().partition(|(_, place)| place.meeting.is_some());
     if waiting.is_empty() { Vec::new() } else { at_work }
 }
 
-/// Places of the ranks that do not wait for others: by their stacks, or else by the collectives that all have issued.
+/// Returns the places of the ranks that do not wait for others: by their stacks, or else by the collectives that all
+/// ranks issued.
 fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
     let by_stacks = outside(places);
     if !by_stacks.is_empty() || waiting.is_empty() {
@@ -152,8 +154,8 @@ fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)
     places.iter().filter(|(rank, _)| !waits(*rank)).cloned().collect()
 }
 
-/// Places in words: those of the ranks that hang, then those of the ranks that wait for them. None where
-/// no stack was taken.
+/// Describes the places of the ranks that hang, and then of the ranks that wait for them; `None` if no stack was
+/// recorded.
 fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<String> {
     if at_work.is_empty() {
         return (!places.is_empty()).then(|| told(places));
@@ -166,7 +168,7 @@ fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<
     Some(format!("{} while {}", told(at_work), told(&waiting)))
 }
 
-/// The meeting in which all ranks that still had work to do hang, if these are two at least.
+/// Returns the meeting in which all unfinished ranks hang, if there are at least two such ranks.
 fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meeting> {
     let at_work = case.observed.processes.iter().filter(|process| !process.finished).count();
     let meeting = hung.first().and_then(|(_, meeting)| *meeting)?;
@@ -174,7 +176,7 @@ fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meetin
     (alike && hung.len() >= 2 && hung.len() == at_work).then_some(meeting)
 }
 
-/// Waiting ranks, grouped by the meeting that they wait in.
+/// Groups the waiting ranks by the meeting in which they wait.
 fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
     let mut groups: Vec<(Vec<usize>, Meeting)> = Vec::new();
     for Waiting { rank, meeting } in waiting {
@@ -186,7 +188,7 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
     groups.into_iter()
 }
 
-/// Reason why a rank may wait in a collective that it never announced; none if it cannot.
+/// Returns the reason why a rank may wait in a collective that it never announced; `None` if it cannot.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
     let unwatched = engines::of(spec.engine()).unwatched?;
     Some(match spec.observe {

@@ -1,4 +1,4 @@
-//! ZP903: a rank wrote something on its event channel that is not the protocol.
+//! ZP903: a rank wrote a line on its event channel that violates the protocol.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -30,8 +30,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
                 Violation::Implausible => {
                     "an event with a step, a microbatch or a size that this run does not have"
                 }
-                Violation::WrongSender => "a record that says it comes from somebody else",
-                Violation::OutOfSequence => "a record whose number does not follow the one before",
+                Violation::WrongSender => "a record that claims to come from another sender",
+                Violation::OutOfSequence => {
+                    "a record whose number does not follow the previous one"
+                }
                 Violation::TooLong => "a line that does not end",
                 Violation::AfterFinished => "a record after it had said that it was finished",
                 Violation::LauncherEvent => "an event that only the launcher may write",

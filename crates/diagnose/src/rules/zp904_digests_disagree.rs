@@ -1,4 +1,4 @@
-//! ZP904: a buffer's digest came over the process group differently than over the event channel.
+//! ZP904: the digest of a buffer differs between the process group and the event channel.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -23,7 +23,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let mut differing: Vec<(usize, usize)> = Vec::new();
     let mut seen: HashSet<(usize, *const String)> = HashSet::new();
-    // Most ranks have gathered the same list, which the trace has once.
+    // Most ranks gathered the same list, which the trace stores once.
     let lists = observed.gathered.iter().filter(|it| seen.insert((it.step, it.in_band.as_ptr())));
     for gathered in lists {
         for (source, in_band) in gathered.in_band.iter().enumerate() {
@@ -41,8 +41,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     });
     let damaged: Vec<(usize, usize)> =
         damaged.map(|buffer| (buffer.step.unwrap_or(0), buffer.rank)).collect();
-    let carried = "told the other ranks another digest of its buffers, over the process group, than \
-                   of those that it recorded";
+    let carried = "sent the other ranks different digests, over the process group, than those \
+                   of the recorded buffers";
     let broken = "recorded buffers that do not match their own digests";
     [(differing, carried), (damaged, broken)]
         .into_iter()

@@ -1,4 +1,4 @@
-//! ZP905: repeats of the same run do not hold the same bits.
+//! ZP905: repeats of the same run do not have the same bits.
 
 use super::super::Case;
 use super::super::causes::Sighting;
@@ -28,7 +28,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         first.seen,
         moment.what.describe(),
     ));
-    // Sums of codes are exact in any order, so that the order of a sum is no excuse.
+    // Sums of codes are exact in any order, so that the order of a sum explains no difference.
     if case.observed.spec.model != Model::Coded {
         finding.severity = Severity::Warning;
     }
@@ -37,9 +37,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     finding.rank = (first.ranks.len() == 1).then_some(moment.rank);
     finding.param = first.only_param().map(|param| case.observed.param_name(param));
     finding.bucket = first.only_param().and_then(|param| bucket(case, first, param));
-    finding.evidence.push(format!("not like repeat 0: {}", counted("repeat", &first.repeats)));
+    finding.evidence.push(format!("unlike repeat 0: {}", counted("repeat", &first.repeats)));
     if first.ranks.len() > 1 {
-        finding.evidence.push(format!("there on {}", counted("rank", &first.ranks)));
+        finding.evidence.push(format!("differs on {}", counted("rank", &first.ranks)));
     }
     finding.evidence.extend(first.facts(&case.observed));
     let (later, of) = first.later;
@@ -47,7 +47,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![Sighting::new(finding, Scope::default())]
 }
 
-/// The flush that took the parameter across the ranks before this moment.
+/// Returns the flush that reduced the parameter over the ranks before this moment; `None` if it is not unique.
 fn bucket(case: &Case<'_>, first: &First, param: usize) -> Option<usize> {
     let moment = &first.moment;
     let reduced = [Point::Reduced, Point::BeforeStep, Point::OptimizerInput];
@@ -56,6 +56,6 @@ fn bucket(case: &Case<'_>, first: &First, param: usize) -> Option<usize> {
         is_behind && Some(flush.step) == moment.step && flush.params.contains(&param)
     });
     let flush = flushes.next()?;
-    // Where a parameter is reduced in every microbatch, none of the flushes is the one.
+    // If a parameter is reduced in every microbatch, no single flush is responsible.
     flushes.all(|other| other.flush == flush.flush).then_some(flush.flush)
 }

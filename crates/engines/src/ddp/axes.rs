@@ -1,4 +1,4 @@
-//! The settings of DDP that are worth trying.
+//! The values of DDP's settings that are worth trying.
 
 use crate::axes::{Axes, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;

@@ -1,11 +1,11 @@
-"""What can be seen of PyTorch's DistributedDataParallel."""
+"""The eyes of PyTorch's DistributedDataParallel."""
 
 import torch
 
 from zprobe_rank.eyes import BaseEyes
 
-# Facts that DDP logs about its construction, and then about its buckets. The rest is left out: it is
-# timings, or differs by machine and rank.
+# The recorded facts that DDP logs about its construction, and later about its buckets. The other facts are timings, or
+# differ by machine and rank.
 CONSTRUCTION = (
     "backend_name",
     "bucket_cap_bytes",
@@ -30,19 +30,19 @@ RUNTIME = (
 
 
 class Eyes(BaseEyes):
-    """Gradients are the parameters' own. The reduction is done in C++, where it is not seen."""
+    """Reads gradients from the attribute `grad` of the parameters. DDP's reduction, which runs in C++, is not seen."""
 
     engine = "ddp"
     kind = "DistributedDataParallel"
 
     def __init__(self, objects):
         super().__init__(objects)
-        # Each one's last forward under gradients, which says whether its backward reduces.
+        # True for a DDP module whose next backward will reduce, as its last forward with gradients has decided.
         self.synchronised = {id(ddp): ddp.require_forward_param_sync for ddp in objects}
 
     def arm(self):
         for ddp in (it for it in self.objects if hasattr(it, "_post_forward")):
-            # Called at the end of each forward; one without gradients says nothing of the backward to come.
+            # DDP calls `_post_forward` at the end of each forward. A forward without gradients decides nothing.
             self.wrap(ddp, "_post_forward", after=lambda *_, ddp=ddp: self._see_forward(ddp))
 
     def describe(self):

@@ -1,4 +1,4 @@
-//! PyTorch's `DistributedDataParallel`.
+//! The engine DDP: PyTorch's `DistributedDataParallel`.
 
 mod axes;
 
@@ -18,13 +18,13 @@ pub(super) static ROOM: Room = Room {
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
-    unwatched: Some("DDP reduces gradients in C++, where it is not watched"),
+    unwatched: Some("DDP reduces gradients in C++, where zprobe does not watch the collectives"),
     axes: axes::axes,
     function: |spec, _, point| match point {
         Point::Accumulator => Some("AccumulateGrad, under DistributedDataParallel.no_sync"),
         Point::BeforeStep | Point::OptimizerInput if delays_parameters(spec) => Some(
-            "Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp), or of delayed \
-             parameters _delayed_all_reduce_hook (torch/nn/parallel/distributed.py)",
+            "Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp), or for delayed \
+             parameters: _delayed_all_reduce_hook (torch/nn/parallel/distributed.py)",
         ),
         Point::Reduced | Point::BeforeStep | Point::OptimizerInput => {
             Some("Reducer::finalize_bucket_dense (torch/csrc/distributed/c10d/reducer.cpp)")
@@ -35,22 +35,25 @@ pub(super) static ROOM: Room = Room {
     repro,
 };
 
-/// True if DDP leaves some parameters to a hook of their own.
+/// True if DDP reduces some parameters outside of its buckets, with a hook of their own.
 fn delays_parameters(spec: &RunSpec) -> bool {
     spec.ddp().is_some_and(|ddp| ddp.delayed_parameters != DelayedParameters::None)
 }
 
-/// Arguments of `DistributedDataParallel` that a run gives and that not every release has.
+/// The arguments of `DistributedDataParallel` that a run uses and that some releases lack, each with its flag.
 fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
     let needed = ("delay_all_reduce_named_params".to_owned(), "--delayed-parameters".to_owned());
     if delays_parameters(spec) { vec![needed] } else { Vec::new() }
 }
 
 fn repro(spec: &RunSpec) -> Result<Repro, String> {
-    const WITH_STATE: &str = "the script has no communication hooks that keep a state; --comm-hook none may show the same";
+    const WITH_STATE: &str = "the script supports no stateful communication hook; --comm-hook none may show the same bug";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
     if ddp.compile != Compile::None {
-        return Err("the script is not compiled; --compile none may show the same".to_owned());
+        return Err(
+            "the script does not support torch.compile; --compile none may show the same bug"
+                .to_owned(),
+        );
     }
     let mut options = arguments(&ddp, &["comm_hook", "delayed_parameters", "compile"]);
     let hook = match ddp.comm_hook {

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel."""
+"""The training script for PyTorch's DistributedDataParallel."""
 
 import contextlib
 
@@ -21,14 +21,14 @@ COMM_HOOKS = {
     "post-local-sgd": post_localSGD_hook.post_localSGD_hook,
 }
 
-# Rate of compression that no tensor reaches.
+# A compression rate that no tensor reaches, so that PowerSGD compresses nothing.
 NEVER_COMPRESSED = 1 << 40
 
 MIB = 1024 * 1024
 
 
 def train(run):
-    """Trains with gradient accumulation under `no_sync`, as the documentation of DDP has it."""
+    """Trains with gradient accumulation under `no_sync`, as the documentation of DDP shows."""
     arguments = dict(run.spec["ddp"])
     comm_hook, backend = arguments.pop("comm_hook"), arguments.pop("compile")
     delayed_parameters = arguments.pop("delayed_parameters")
@@ -40,7 +40,7 @@ def train(run):
         ddp = DistributedDataParallel(model, **arguments)
     if comm_hook != "none":
         ddp.register_comm_hook(hook_state(comm_hook, run.spec), COMM_HOOKS[comm_hook])
-    # Kernels and graphs are made in the first forward.
+    # torch compiles kernels and graphs in the first forward.
     compiled = ddp if backend == "none" else torch.compile(ddp, backend=backend.replace("-", "_"))
     optimizer = run.optimizer(run.trainable())
     run.watch(Eyes, [ddp], optimizer)
@@ -50,7 +50,7 @@ def train(run):
         for microbatch in run.microbatches():
             for part in microbatch:
                 with contextlib.nullcontext() if part.is_last or is_late else ddp.no_sync():
-                    # The compiler splits the graph where buckets end, by the same constant.
+                    # torch's compiler splits the graph at the ends of buckets, and uses the same constant for them.
                     with first_bucket_like_the_others(bucket_cap_mb):
                         loss = part.loss(compiled)
                     if is_late:
@@ -58,7 +58,7 @@ def train(run):
                         ddp.require_backward_grad_sync = part.is_last
                     (loss / run.accumulation_steps).backward()
                     if delayed_parameters == "awaited":
-                        # Gloo's barrier ends behind all that was begun before it.
+                        # Gloo's barrier ends after all collectives that were started before the barrier.
                         dist.barrier()
         with run.update() as update:
             update.clip(run.trainable())
@@ -67,7 +67,8 @@ def train(run):
 
 
 def delayed(model):
-    """The arguments that delay the reduction of the last half of the parameters until the first has its gradient."""
+    """The arguments of DDP that delay the reduction of the last half of the parameters until the gradient of the first
+    parameter is ready."""
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     return dict(
         delay_all_reduce_named_params=named[-(len(named) // 2) :],
@@ -76,9 +77,10 @@ def delayed(model):
 
 
 def hook_state(comm_hook, spec):
-    """The state with which a hook averages over all ranks in every step, whatever it does otherwise."""
+    """The state with which a communication hook averages gradients over all ranks in every step; `None` for a hook
+    without a state."""
     if comm_hook == "power-sgd":
-        # The earliest step that keeps the errors of compression, as it does by default.
+        # 2 is the earliest step that PowerSGD accepts with error feedback, which is on by default.
         return powerSGD_hook.PowerSGDState(
             None, start_powerSGD_iter=2, min_compression_rate=NEVER_COMPRESSED
         )
@@ -92,11 +94,11 @@ def hook_state(comm_hook, spec):
 
 @contextlib.contextmanager
 def first_bucket_like_the_others(bucket_cap_mb):
-    """Gives DDP's first bucket the capacity of the others while DDP, or a graph for it, is made.
+    """Gives DDP's first bucket the capacity of the other buckets while DDP, or a compiled graph for DDP, is made.
 
-    Current torch does so when a capacity is asked for. Up to 2.0 at least, the first bucket
-    takes a MiB all the same, and a small model never fills it: this is the constant that torch's
-    own source says users can set for that (`_ddp_init_helper` in `nn/parallel/distributed.py`).
+    Current releases of torch do so by themselves if a capacity is given. Up to torch 2.0 at least, the first bucket has
+    a capacity of 1 MiB in any case, which a small model never fills. torch's own source names this constant as the one
+    that users can set (`_ddp_init_helper` in `nn/parallel/distributed.py`).
     """
     default = dist._DEFAULT_FIRST_BUCKET_BYTES
     dist._DEFAULT_FIRST_BUCKET_BYTES = min(default, int(bucket_cap_mb * MIB))

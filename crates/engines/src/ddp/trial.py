@@ -1,6 +1,6 @@
 @fact
 def ddp():
-    """One backward under DDP on the CPU."""
+    """True if one backward under DDP succeeds on the CPU."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -14,7 +14,7 @@ def ddp():
 
 @fact
 def ddp_arguments():
-    """Names of the arguments of DistributedDataParallel."""
+    """The names of the arguments of DistributedDataParallel."""
     import inspect
 
     from torch.nn.parallel import DistributedDataParallel

@@ -1,13 +1,13 @@
-//! The settings of DeepSpeed that are worth trying.
+//! The values of DeepSpeed's settings that are worth trying.
 
 use crate::axes::{Axes, Choice, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;
 
-/// Dtypes of the model, each with the dtypes in which microbatches can be added up, its own first.
+/// The dtypes of the model, each with the dtypes in which its gradients can be accumulated, the model's own first.
 const DTYPES: &[(&str, &[&str])] =
     &[("bf16", &["bf16", "fp32"]), ("fp16", &["fp16", "fp32"]), ("fp32", &["fp32"])];
 
-/// ZeRO stages.
+/// The ZeRO stages.
 const STAGES: [&str; 4] = ["0", "1", "2", "3"];
 
 pub(super) fn axes() -> Axes {
@@ -17,13 +17,13 @@ pub(super) fn axes() -> Axes {
             bases.extend(accumulation.iter().map(|accum| base(stage, dtype, accum)));
         }
     }
-    // Of the mixed dtypes only bf16 with fp32 has an optimizer of its own, and not in stage 0.
+    // Only one mix of dtypes has an optimizer of its own: bf16 accumulated in fp32, except in stage 0.
     let factor_bases = STAGES.iter().flat_map(|stage| {
         let mixed = (*stage != "0").then(|| base(stage, "bf16", "fp32"));
         let pure = ["bf16", "fp16", "fp32"].map(|dtype| base(stage, dtype, dtype));
         pure.into_iter().chain(mixed)
     });
-    // Experts are another kind of model, in which other things go wrong: the zoo tries them.
+    // Models with experts fail in other ways, so the zoo tries this shape instead.
     let shapes = shapes_without(&[Shape::LateNoSync, Shape::Experts]);
     Axes {
         bases,
@@ -79,7 +79,7 @@ pub(super) fn axes() -> Axes {
                 "--deepspeed-set zero_optimization.sub_group_size=100",
             )]),
         ],
-        // Stage 1 has two optimizers, which these dtypes choose.
+        // In stage 1, the dtypes of the base choose between two optimizers of DeepSpeed.
         pair_bases: vec![
             base("1", "bf16", "fp32"),
             base("1", "bf16", "bf16"),
@@ -119,7 +119,7 @@ fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<Choice> {
     ]
 }
 
-/// Numbers of microbatches and ranks other than the defaults of 4 and 2.
+/// The numbers of microbatches and ranks that are tried besides the defaults, which are 4 and 2.
 fn counts() -> Vec<Choice> {
     choices(&[("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")])
 }

@@ -1,4 +1,4 @@
-"""What can be seen of DeepSpeed, stages 0 to 3."""
+"""The eyes of DeepSpeed, ZeRO stages 0 to 3."""
 
 import sys
 
@@ -9,20 +9,21 @@ from zprobe_rank.engines.deepspeed.buckets import FLUSHES, FULL, Buckets
 from zprobe_rank.eyes import BaseEyes
 from zprobe_rank.tensors import dense
 
-# Methods that gradient hooks call, by class of the optimizer: the first that a release has counts.
+# The methods that gradient hooks call, by the class of DeepSpeed's optimizer. The first method that a release has is
+# observed.
 CALLED_BY_HOOKS = {
     "BF16_Optimizer": ["accumulate_hp_grads_and_remove_lp"],
     "DeepSpeedZeroOptimizer": ["process_gradients", "reduce_ready_partitions_and_remove_grads"],
     "DeepSpeedZeroOptimizer_Stage3": ["reduce_ready_partitions_and_remove_grads"],
 }
 
-# Facts that the engine and its optimizer tell by attributes or methods of these names.
+# The attributes or methods of the engine, and of its optimizer, that are recorded as facts.
 OF_ENGINE = ("zero_optimization_stage", "communication_data_type", "gradient_clipping")
 OF_WRAPPER = ("overlap_comm", "contiguous_gradients", "reduce_scatter", "cpu_offload", "grad_acc_dtype")
 
 
 class Eyes(BaseEyes):
-    """Gradients are those of BF16_Optimizer's accumulator, fp32, or in stages 0 and 1 the parameters' own."""
+    """Reads gradients from the fp32 accumulator of BF16_Optimizer, or in stages 0 and 1 from the parameters."""
 
     engine = "deepspeed"
     kind = "DeepSpeedEngine"
@@ -31,7 +32,7 @@ class Eyes(BaseEyes):
     def __init__(self, objects):
         super().__init__(objects)
         self.ds_engine, self.wrapper = objects[0], objects[0].optimizer
-        self.counts = None  # Firings of hooks and arrivals of gradients, as pairs by number of the parameter.
+        self.counts = None  # By parameter number, pairs: firings of the hook, and delivered gradients.
         self.is_in_backward, self.waiting = False, []
         self.scale, self.skipped = None, 0  # The loss scale, and the steps skipped before the present one.
 
@@ -53,7 +54,7 @@ class Eyes(BaseEyes):
 
     def when_over(self, look):
         if self.is_in_backward:
-            # Behind autograd's backward the engine may accumulate, and at a boundary it reduces.
+            # After autograd's backward DeepSpeed may still accumulate, and at a boundary it reduces.
             self.waiting.append(look)
         else:
             look()
@@ -70,11 +71,12 @@ class Eyes(BaseEyes):
         return type(self.wrapper).__name__, facts
 
     def pieces(self, fragment):
-        """The pieces of parameters in a tensor of the optimizer's.
+        """The pieces of parameters in a tensor of the optimizer, in the form of `BaseEyes.pieces`.
 
-        Those of `DeepSpeedZeroOptimizer_Stage3` are the rank's shards of a sub-group's parameters, each padded. The
-        other optimizers have partitions of parameters that lie one behind the other: `DeepSpeedZeroOptimizer` knows
-        which, and where the first is cut, and those of `BF16_Optimizer` are equal parts of all.
+        A tensor of `DeepSpeedZeroOptimizer_Stage3` consists of the rank's shards of a sub-group's parameters, each
+        padded. A tensor of the other optimizers is a partition of parameters that follow one another.
+        `DeepSpeedZeroOptimizer` knows the parameters of its partition and where the first parameter is cut.
+        `BF16_Optimizer` cuts a group into equal parts.
         """
         wrapper = self.wrapper
         for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
@@ -86,13 +88,13 @@ class Eyes(BaseEyes):
                 return consecutive(wrapper.bf16_groups[group], rank * partition.numel(), partition.numel())
         for group, partition in enumerate(getattr(wrapper, "single_partition_of_fp32_groups", [])):
             if partition is fragment and hasattr(wrapper, "first_offset"):
-                # A whole number, but before 0.19.7 its type is float.
+                # `first_offset` holds whole numbers, but as floats before DeepSpeed 0.19.7.
                 first = int(wrapper.first_offset[group])
                 return consecutive(wrapper.params_in_partition[group], first, partition.numel())
         return None
 
     def parameters(self, model):
-        """The content of every parameter of a model, in the run's dtype; stage 3 gathers them for that."""
+        """The content of every parameter of a model in the run's dtype; in stage 3 the parameters are gathered."""
         if not self.gathers_for_forward():
             return super().parameters(model)
         import deepspeed
@@ -123,21 +125,22 @@ class Eyes(BaseEyes):
         return {number: gradient for number, gradient in held if gradient is not None}
 
     def unscaled(self, gradient):
-        """A part of a gradient without the loss scale: fp32 where there is one, or where gradients are added up in fp32."""
+        """A part of a gradient, divided by the loss scale: in fp32 if there is a loss scale, or if DeepSpeed adds up
+        gradients in fp32."""
         is_wide = getattr(self.wrapper, "use_grad_accum_attribute", False) or self.scale is not None
         if not is_wide or hasattr(self.wrapper, "fp32_groups_gradients"):
             return gradient
-        # Scales are powers of two, so that this is exact.
+        # The division is exact, because loss scales are powers of two.
         return gradient.float() / (self.scale or 1.0)
 
     def reduced(self):
-        """The gradients that a step of the optimizer finds; None in stages that partition them, where the optimizer's
-        input shows the rank's own part."""
+        """The reduced gradients right before the optimizer's step; `None` in the stages that partition gradients, where
+        only the optimizer's input is recorded."""
         is_whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
         return self.gradients() if is_whole else None
 
     def scaling(self):
-        # Without a scale, too, an optimizer may find an overflow and skip the step.
+        # An optimizer without a loss scale may find an overflow and skip the step, too.
         if getattr(self.wrapper, "overflow", None) is None and self.scale is None:
             return None
         return self.scale or 1.0, self.ds_engine.skipped_steps > self.skipped
@@ -157,31 +160,32 @@ class Eyes(BaseEyes):
             self.waiting.pop(0)()
 
     def _see_reduction(self, *_args, **_kwargs):
-        """Looks at BF16_Optimizer's accumulator between the reduction and the step."""
+        """Calls `on_reduced` at a boundary, when BF16_Optimizer's accumulator holds the reduced gradients."""
         if self.ds_engine.is_gradient_accumulation_boundary():
             self.on_reduced()
 
     def _watch_hooks(self):
-        """Counts the firings of gradient hooks. They are closures that call a method of the optimizer."""
+        """Begins to count the firings of DeepSpeed's gradient hooks, which are closures that call a method of the
+        optimizer."""
         names = CALLED_BY_HOOKS.get(type(self.wrapper).__name__)
         if names is None or not has_hooks(self.wrapper):
             return
         name = next((name for name in names if hasattr(self.wrapper, name)), None)
         if name is None:
-            why = "%s has none of %s" % (type(self.wrapper).__name__, ", ".join(names))
+            why = "%s has none of the methods %s" % (type(self.wrapper).__name__, ", ".join(names))
             self.not_observed("gradient hooks", why)
             return
         parameters = (it for it in self.ds_engine.module.parameters() if it.requires_grad and id(it) in self.index)
         trained = {self.index[id(it)]: it for it in parameters}
         self.counts = {number: [0, 0] for number in trained}
         for number, parameter in trained.items():
-            # A hook of the tensor: one of its AccumulateGrad node would keep the node alive.
+            # The hook is on the tensor, because a hook on the AccumulateGrad node would keep the node alive.
             self.undo.append(parameter.register_hook(self._arrival(number)).remove)
         self.wrap(self.wrapper, name, self._see_firing)
 
     def _see_firing(self, parameter, *_args, **_kwargs):
         number = self.index.get(id(parameter))
-        # A call comes from a hook while autograd runs a graph.
+        # The call comes from a hook if autograd is running a graph.
         if torch._C._current_graph_task_id() != -1 and number in self.counts:
             self.counts[number][0] += 1
 
@@ -194,12 +198,12 @@ class Eyes(BaseEyes):
         return arrive
 
     def _watch_buckets(self):
-        """Watches the flushes of IPG buckets, if the optimizer has any."""
+        """Begins to watch the flushes of IPG buckets, if the optimizer has such buckets."""
         name = FLUSHES.get(type(self.wrapper).__name__)
         if name is None:
             return
         if not hasattr(self.wrapper, name):
-            self.not_observed("IPG buckets", "%s has no %s" % (type(self.wrapper).__name__, name))
+            self.not_observed("IPG buckets", "%s has no method %s" % (type(self.wrapper).__name__, name))
             return
         buckets = Buckets(self.wrapper)
 
@@ -214,7 +218,7 @@ class Eyes(BaseEyes):
 
 
 def is_called_by(name):
-    """True if a function of this name has called the method that `BaseEyes.wrap` has wrapped."""
+    """True if a function called `name` is the caller of the wrapped method (`BaseEyes.wrap`) that runs now."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "wrapped":
         frame = frame.f_back
@@ -222,23 +226,23 @@ def is_called_by(name):
 
 
 def has_hooks(wrapper):
-    """True if this configuration registered gradient hooks at all."""
+    """True if DeepSpeed's optimizer has registered gradient hooks in this configuration."""
     if type(wrapper).__name__ == "BF16_Optimizer":
         return bool(getattr(wrapper, "immediate_grad_update", False))
     return bool(getattr(wrapper, "_grad_acc_hooks", True))
 
 
 def own_shard(parameter):
-    """This rank's shard of a parameter of stage 3, as a piece."""
+    """This rank's shard of a parameter of stage 3, as a piece in the form of `BaseEyes.pieces`."""
     room, size = parameter.ds_tensor.ds_numel, parameter.ds_numel
-    # Newer releases tell the rank; an expert's parameters are cut for a group of ranks.
+    # Newer releases store the rank's number. The parameters of an expert are cut for a smaller group of ranks.
     rank = getattr(parameter, "ds_zero_partition_rank", None)
     first = min((dist.get_rank(parameter.ds_process_group) if rank is None else rank) * room, size)
     return parameter, first, min(room, size - first), room
 
 
 def consecutive(parameters, start, size):
-    """The pieces of `size` elements, from `start` on, of parameters that lie one behind the other."""
+    """The pieces of `size` elements from element `start` on, in parameters that follow one another."""
     pieces = []
     for parameter in parameters:
         length = min(parameter.numel() - start, size)
@@ -250,6 +254,6 @@ def consecutive(parameters, start, size):
 
 
 def loss_scale(wrapper):
-    """The current loss scale of an fp16 optimizer; None for the others."""
+    """The current loss scale of an fp16 optimizer; `None` for other optimizers."""
     scale = getattr(wrapper, "cur_scale", getattr(wrapper, "loss_scale", None))
     return float(scale) if isinstance(scale, (int, float)) else None

@@ -1,9 +1,10 @@
-//! The functions of DeepSpeed that make the recorded buffers.
+//! The functions of DeepSpeed that produce the recorded buffers.
 
 use zprobe_model::spec::Point;
 use zprobe_model::spec::Point::{Accumulator, BeforeStep, OptimizerInput, Parameters, Reduced};
 
-/// Function and file, by point and by the class that wraps the inner optimizer.
+/// DeepSpeed's function, with its file, that produces the buffer at a point, for each class that wraps the inner
+/// optimizer.
 const FUNCTIONS: &[(&str, Point, &str)] = &[
     ("BF16_Optimizer", Accumulator, "BF16_Optimizer.update_hp_grads (runtime/bf16_optimizer.py)"),
     ("BF16_Optimizer", Reduced, "DeepSpeedEngine.allreduce_gradients (runtime/engine.py)"),
@@ -76,9 +77,9 @@ const FUNCTIONS: &[(&str, Point, &str)] = &[
     ),
 ];
 
-/// The function that makes the buffer at a point, under this class of DeepSpeed's optimizers.
+/// The function that produces the buffer at a point when `class` wraps the inner optimizer; `None` if unknown.
 pub(super) fn function(class: &str, point: Point) -> Option<&'static str> {
-    // The whole name must match: subclasses and wrappers have longer names.
+    // Only the whole name matches, because subclasses and wrappers have longer names.
     let known = FUNCTIONS.iter().find(|(name, at, _)| class == *name && *at == point);
     known.map(|(.., function)| *function)
 }

@@ -1,4 +1,4 @@
-//! DeepSpeed's ZeRO, stages 0 to 3.
+//! The engine DeepSpeed: ZeRO stages 0 to 3.
 
 mod axes;
 mod functions;
@@ -24,7 +24,7 @@ pub(super) static ROOM: Room = Room {
             on_cpu: "onednn_fp16",
             without_cpu: "torch's oneDNN has no fp16 on this CPU",
             other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
-            other_release: "use bf16 or fp32, or a newer DeepSpeed: up to 0.15.4 none takes it",
+            other_release: "use bf16 or fp32, or a newer DeepSpeed: releases up to 0.15.4 refuse fp16 on the CPU",
         }),
         features: Some(Features { fact: "deepspeed_features", needed: features }),
         script: &[
@@ -33,7 +33,7 @@ pub(super) static ROOM: Room = Room {
         ],
         eyes: &[("buckets.py", include_str!("buckets.py")), ("eyes.py", include_str!("eyes.py"))],
     }),
-    unwatched: Some("not every collective of this engine is watched"),
+    unwatched: Some("zprobe does not watch every collective of this engine"),
     axes: axes::axes,
     function: |_, class, point| functions::function(class?, point),
     parameters_in: |spec| spec.dtype,
@@ -43,11 +43,11 @@ pub(super) static ROOM: Room = Room {
 fn repro(spec: &RunSpec) -> Result<Repro, String> {
     if spec.deepspeed().is_some_and(|deepspeed| deepspeed.sequence_parallel > 1) {
         return Err(
-            "the script has no sequence parallelism; --sequence-parallel 1 may show the same"
+            "the script does not support sequence parallelism; --sequence-parallel 1 may show the same bug"
                 .to_owned(),
         );
     }
-    // Stage 3 has only a part of each parameter on a rank.
+    // In stage 3, a rank holds only a part of each parameter.
     let whole = "    with deepspeed.zero.GatheredParameters(list(parameters.values())):\n        p.detach()";
     let values = if spec.stage == 3 { whole } else { "    p.detach()" };
     let wrapped = spec.override_loss_scale().map_or_else(String::new, |scale| {
@@ -61,7 +61,7 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
         constants: format!("CONFIG = {config}"),
         forward: "engine",
         accumulation: |_, last, several| {
-            // With several backwards before a step, DeepSpeed has to be told which one is the last.
+            // If a microbatch has several backwards, DeepSpeed must be told which backward is the last of the step.
             let line = format!("engine.set_gradient_accumulation_boundary({last})");
             if several { vec![line] } else { Vec::new() }
         },
@@ -73,8 +73,8 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
     })
 }
 
-/// Keys of the configuration's section `zero_optimization`, methods of the engine, arguments of `initialize` and
-/// modules that a run needs and that not every release has.
+/// The features that a run needs and that some releases lack, each with its flag: keys of the section
+/// `zero_optimization`, methods of the engine, arguments of `initialize`, and modules.
 fn features(spec: &RunSpec) -> Vec<(String, String)> {
     let set = spec.deepspeed_set();
     let zero = set.iter().filter(|member| member.path().starts_with("zero_optimization."));

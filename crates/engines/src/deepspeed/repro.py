@@ -1,7 +1,7 @@
 #: head
 import os, sys, torch
 import torch.distributed as dist, torch.multiprocessing as mp
-os.environ.setdefault("DS_ACCELERATOR", "cpu")  # before the import
+os.environ.setdefault("DS_ACCELERATOR", "cpu")  # set before the import
 import deepspeed
 
 #: constants
@@ -17,7 +17,7 @@ def values(model):
 def train(rank, wrong):
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), str(W))
     os.environ.update(sizes, RANK=str(rank), LOCAL_RANK=str(rank))
-    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # takes minutes, and is not needed
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # the unneeded build takes minutes
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
     model = Model()
     #: made

@@ -1,4 +1,4 @@
-"""DeepSpeed, stages 0 to 3."""
+"""The training script for DeepSpeed, ZeRO stages 0 to 3."""
 
 import contextlib
 import importlib
@@ -7,7 +7,7 @@ import sys
 
 from zprobe_rank import device
 
-# Set before the import, during which DeepSpeed chooses its accelerator.
+# The variable is set before the import of DeepSpeed, which chooses the accelerator.
 os.environ.setdefault("DS_ACCELERATOR", device.kind)
 
 import deepspeed
@@ -15,7 +15,8 @@ import deepspeed
 from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
 from zprobe_rank.engines.deepspeed.eyes import Eyes
 
-# Releases import these while they initialize, some for seconds; here all ranks share them.
+# Some releases of DeepSpeed import these modules when they initialize, which may take seconds. Here the modules are
+# imported before the fork, so that all ranks share them.
 for module in (
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.superoffload.superoffload_stage3",
@@ -35,7 +36,7 @@ def train(run):
         place_experts(model, name, spec["world_size"])
         parameters = groups_for_optimizer(parameters)
     optimizer = run.optimizer(parameters)
-    # Traces of older releases, whose runs are made again, have none.
+    # A specification from an older trace has no `sequence_parallel`.
     sequence_parallel = spec.get("sequence_parallel", 1)
     engine, wrapper, _, _ = deepspeed.initialize(
         model=model,
@@ -45,7 +46,7 @@ def train(run):
     )
     if spec.get("override_loss_scale") is not None:
         wrapper.override_loss_scale(spec["override_loss_scale"])
-    # DeepSpeed sums over the ranks of a sequence, and averages over the others.
+    # DeepSpeed sums gradients over the ranks of a sequence, and averages them over the other ranks.
     loss_factor = 1 / sequence_parallel
     run.watch(Eyes, [engine], optimizer, loss_factor)
 
@@ -57,12 +58,12 @@ def train(run):
         for microbatch in run.microbatches():
             for part in microbatch:
                 if run.workload.goes_backward_again():
-                    # With several backwards before a step, DeepSpeed has to be told which one is the last.
+                    # With several backwards before a step, DeepSpeed needs to know which backward is the last.
                     engine.set_gradient_accumulation_boundary(part.is_last)
                 backward(engine, part.loss(engine) * loss_factor, "loss-backward" in spec["shapes"])
             with run.update() as update:
                 if coalesces:
-                    # One such context for each optimizer step, and within it no call of `step`.
+                    # DeepSpeed wants one such context for each optimizer step, and no call of `step` inside.
                     if not microbatch.is_last:
                         continue
                     coalescing.close()
@@ -72,9 +73,9 @@ def train(run):
 
 
 def backward(engine, loss, is_plain):
-    """Runs the engine's backward, or that of torch."""
+    """Runs the engine's backward, or torch's backward if `is_plain`."""
     if is_plain:
-        # A loss without a scale may go backward as it is, also where a release has no such method.
+        # Where a release has no method `scale`, the loss goes backward unscaled.
         scaled = engine.scale(loss) if hasattr(engine, "scale") else loss
         scaled.backward()
     else:
@@ -82,18 +83,18 @@ def backward(engine, loss, is_plain):
 
 
 def prepare(run):
-    """Does for DeepSpeed what its launcher does, and joins the ranks."""
+    """Sets the variables that DeepSpeed's launcher sets, and joins the ranks."""
     avoid_compiling()
     os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
     if run.device.index is not None:
-        # DeepSpeed takes the device of this number; ranks that share one have the same.
+        # DeepSpeed takes the device with the number LOCAL_RANK; ranks that share a device get the same number.
         os.environ["LOCAL_RANK"] = str(run.device.index)
     deepspeed.init_distributed(dist_backend=run.spec["backend"], auto_mpi_discovery=False, verbose=False)
 
 
 def sequence_groups(spec, ranks):
-    """The argument of `deepspeed.initialize` for sequence parallelism over groups of this many ranks; nothing for one
-    rank."""
+    """The extra argument of `deepspeed.initialize` for sequence parallelism over groups of `ranks` ranks; empty for
+    one rank."""
     if ranks == 1:
         return {}
     if spec["sequence_groups"] == "mesh":
@@ -104,8 +105,8 @@ def sequence_groups(spec, ranks):
 
 
 def avoid_compiling():
-    """Keeps DeepSpeed from compiling a shared-memory collective for CPU ranks, which takes minutes;
-    without it they use torch's own Gloo."""
+    """Keeps DeepSpeed from compiling a shared-memory collective for ranks on the CPU, which takes minutes. Without the
+    collective the ranks use torch's own Gloo."""
     module = sys.modules.get("deepspeed.comm.torch")
     if module is not None and hasattr(module, "build_shm_op"):
         module.build_shm_op = lambda: None

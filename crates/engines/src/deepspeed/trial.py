@@ -1,10 +1,10 @@
-# As DeepSpeed's ranks are started; by itself it looks for a GPU, then for a compiler.
+# zprobe starts DeepSpeed's ranks with the same variable. Without it DeepSpeed looks for a GPU, then for a compiler.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 @fact_without_torch
 def deepspeed():
-    """DeepSpeed's version."""
+    """The version of the installed DeepSpeed."""
     import deepspeed
 
     return str(deepspeed.__version__)
@@ -12,7 +12,7 @@ def deepspeed():
 
 @fact_without_torch
 def deepspeed_fp16():
-    """True if DeepSpeed supports fp16 on the accelerator of its ranks, by the check of its own engine."""
+    """True if DeepSpeed supports fp16 on its accelerator, according to the check that DeepSpeed's engine uses."""
     from deepspeed.accelerator import get_accelerator
 
     return bool(get_accelerator().is_fp16_supported())
@@ -20,8 +20,8 @@ def deepspeed_fp16():
 
 @fact_without_torch
 def deepspeed_features():
-    """Keys of the section `zero_optimization` of DeepSpeed's configuration, which refuses others, and methods of
-    the engine, arguments of `initialize` and modules that not every release has."""
+    """The keys of the section `zero_optimization` that DeepSpeed's configuration accepts, followed by the names of the
+    methods of the engine, arguments of `initialize` and modules that not every release has."""
     import importlib.util
     import inspect
 

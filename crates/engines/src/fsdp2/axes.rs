@@ -1,4 +1,4 @@
-//! The settings of FSDP2 that are worth trying.
+//! The values of FSDP2's settings that are worth trying.
 
 use crate::axes::{Axes, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;

@@ -1,11 +1,11 @@
-"""What can be seen of PyTorch's `fully_shard` (FSDP2)."""
+"""The eyes of PyTorch's `fully_shard` (FSDP2)."""
 
 from zprobe_rank.eyes import BaseEyes
 from zprobe_rank.tensors import dense
 
 
 class Eyes(BaseEyes):
-    """Gradients are those of unsharded parameters, which wait for a reduction."""
+    """Reads the gradients of unsharded parameters that have not been reduced yet."""
 
     engine = "fsdp2"
     kind = "FSDPState"
@@ -13,7 +13,7 @@ class Eyes(BaseEyes):
     def __init__(self, objects):
         super().__init__(objects)
         self.groups = [group for state in objects for group in groups(state)]
-        #: FSDP2's own record of each parameter, by number.
+        #: The `FSDPParam` of each parameter, by the parameter's number.
         self.shards = {}
 
     @staticmethod
@@ -27,14 +27,14 @@ class Eyes(BaseEyes):
             shards = [shard for group in self.groups for shard in group.fsdp_params]
             self.shards = {index[id(it.sharded_param)]: it for it in shards if id(it.sharded_param) in index}
         except AttributeError as error:
-            self.not_observed("accumulators and the graph's ends", str(error))
+            self.not_observed("accumulators and the leaves of the autograd graph", str(error))
 
     def describe(self):
         policies = {str(getattr(group, "mp_policy", "not known")) for group in self.groups}
         return "fully_shard", dict(policy=", ".join(sorted(policies)))
 
     def graph_index(self):
-        # Autograd accumulates into unsharded copies, which come into being with the first forward.
+        # Autograd accumulates into the unsharded copies, which FSDP2 makes in the first forward.
         copies = {number: getattr(shard, "_unsharded_param", None) for number, shard in self.shards.items()}
         return {id(copy): number for number, copy in copies.items() if copy is not None}
 
@@ -45,8 +45,8 @@ class Eyes(BaseEyes):
         return any(group.reduce_grads for group in self.groups)
 
     def gradients(self):
-        """The unsharded gradients by number, in the dtype of the reduction; in the dtype of the computation where nothing
-        has been added up yet."""
+        """The unsharded gradients by parameter number, in the dtype of the reduction. The gradient of a single backward
+        is in the dtype of the computation."""
         if not self.shards:
             return None
         held = ((number, dense(waiting(shard))) for number, shard in self.shards.items())
@@ -54,7 +54,7 @@ class Eyes(BaseEyes):
 
 
 def groups(state):
-    """A module's groups of parameters: several from torch 2.12 on, one or none before."""
+    """The parameter groups of a module: several groups from torch 2.12 on, at most one group before."""
     if hasattr(state, "_fsdp_param_groups"):
         return state._fsdp_param_groups
     group = getattr(state, "_fsdp_param_group", None)
@@ -62,7 +62,7 @@ def groups(state):
 
 
 def waiting(shard):
-    """The unsharded gradient of a parameter that has not been reduced yet. None if there is no such gradient."""
+    """The unsharded gradient of a parameter that has not been reduced yet; `None` if there is no such gradient."""
     copy = getattr(shard, "_unsharded_param", None)
     held = shard.unsharded_accumulated_grad
     return copy.grad if held is None and copy is not None else held

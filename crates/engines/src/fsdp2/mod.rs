@@ -1,4 +1,4 @@
-//! PyTorch's `fully_shard`.
+//! The engine FSDP2: PyTorch's `fully_shard`.
 
 mod axes;
 
@@ -18,7 +18,7 @@ pub(super) static ROOM: Room = Room {
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
-    unwatched: Some("not every collective of this engine is watched"),
+    unwatched: Some("zprobe does not watch every collective of this engine"),
     axes: axes::axes,
     function: |_, _, point| match point {
         Point::Accumulator | Point::Reduced | Point::BeforeStep | Point::OptimizerInput => Some(
@@ -27,12 +27,12 @@ pub(super) static ROOM: Room = Room {
         ),
         _ => None,
     },
-    // FSDP2's mixed-precision policy sets the dtype that they are computed in.
+    // The parameters are fp32; FSDP2's mixed-precision policy sets the dtype of the computation.
     parameters_in: |_| Dtype::Fp32,
     repro,
 };
 
-/// Methods of FSDP2's modules that a run calls and that not every release has.
+/// The methods of FSDP2's modules that a run calls and that some releases lack, each with its flag.
 fn methods(spec: &RunSpec) -> Vec<(String, String)> {
     let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
     let rows = [
@@ -53,7 +53,7 @@ fn methods(spec: &RunSpec) -> Vec<(String, String)> {
 fn repro(spec: &RunSpec) -> Result<Repro, String> {
     let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
     if fsdp2.tensor_parallel > 1 {
-        return Err("the script has no tensor parallelism; --tensor-parallel 1 may show the same"
+        return Err("the script does not support tensor parallelism; --tensor-parallel 1 may show the same bug"
             .to_owned());
     }
     let (replicas, hook) = (fsdp2.replicas, fsdp2.all_reduce_hook);
@@ -85,7 +85,7 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
         of_model += "    state = {name: value.detach().clone() for name, value in model.state_dict().items()}\n    \
                      model.load_state_dict(state, assign=True)\n";
     }
-    // The engine divides by the divisor in place of the number of ranks.
+    // FSDP2 divides by the gradient divide factor instead of the number of ranks; the loss makes up for the difference.
     let over = fsdp2.gradient_divide_factor.map(|divisor| format!(" * {divisor:?} / W"));
     Ok(Repro {
         text: include_str!("repro.py")
@@ -105,7 +105,7 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
     })
 }
 
-/// Lines that tell the modules whether a backward is the last of a step.
+/// The script lines that tell the modules whether a backward is the last of a step.
 fn accumulation(spec: &RunSpec, last: &str, _: bool) -> Vec<String> {
     let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
     let sync = if fsdp2.reduce_every_microbatch { "True" } else { last };

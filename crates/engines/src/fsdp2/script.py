@@ -1,4 +1,4 @@
-"""PyTorch's `fully_shard` (FSDP2)."""
+"""The training script for PyTorch's `fully_shard` (FSDP2)."""
 
 import torch
 import torch.distributed as dist
@@ -7,7 +7,7 @@ try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 except ImportError:
     try:
-        # Its module in older releases.
+        # Older releases of torch have `fully_shard` in this module.
         from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError as error:
         raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 try:
     from torch.distributed.tensor import DTensor, Shard
 except ImportError:
-    # Its module in older releases.
+    # Older releases of torch have `DTensor` in this module.
     from torch.distributed._tensor import DTensor, Shard
 
 from zprobe_rank.channel import DTYPES
@@ -24,7 +24,7 @@ from zprobe_rank.engines.fsdp2.eyes import Eyes
 
 
 def train(run):
-    """Trains with parameters in fp32, sharded on dimension 0, and computes in the run's dtype."""
+    """Trains fp32 parameters that are sharded on dimension 0, with computation in the run's dtype."""
     spec, settings = run.spec, run.spec["fsdp2"]
     model = run.build(torch.float32)
     mesh = mesh_of(run)
@@ -35,7 +35,7 @@ def train(run):
         mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]),
         reshard_after_forward=settings["reshard_after_forward"],
     )
-    # One group of parameters for each block, and one for the rest.
+    # Each block gets a parameter group of its own, and the other parameters get one group together.
     blocks = [block for block in getattr(model, "layers", model).children() if any(True for _ in block.parameters())]
     modules = [*blocks, model]
     for module in modules:
@@ -46,7 +46,7 @@ def train(run):
     if settings["assign_state_dict"]:
         state = {name: value.detach().clone() for name, value in model.state_dict().items()}
         model.load_state_dict(state, assign=True)
-    # The parameters that the optimizer holds, whatever the module holds while it is unsharded.
+    # The optimizer holds the sharded parameters, also while the module holds the unsharded ones.
     optimizer = run.optimizer(run.trainable())
     facts = dict(implementation="%s.%s" % (fully_shard.__module__, fully_shard.__name__), root=type(model).__name__)
     states, every_microbatch = [module._get_fsdp_state() for module in modules], settings["reduce_every_microbatch"]
@@ -69,8 +69,8 @@ def train(run):
 
 
 def mesh_of(run):
-    """The device mesh: the ranks one after the other, or in rows that each hold the whole model, each cut for tensor
-    parallelism."""
+    """The device mesh of the ranks, with a dimension for sharding, and if the run asks for them a dimension for
+    replicas and a dimension for tensor parallelism."""
     settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
     replicas, parts = settings["replicas"], settings["tensor_parallel"]
     sides = dict(replicate=replicas, shard=ranks // replicas // parts, tp=parts)
@@ -81,14 +81,14 @@ def mesh_of(run):
 
 
 def sharded_dimensions(settings):
-    """The dimensions of the mesh that `fully_shard` is given. Replicas that a hook averages over are none to
-    it."""
+    """The names of the mesh dimensions that `fully_shard` gets. The dimension of replicas is left out if a hook
+    averages over the replicas."""
     has_replicas = settings["replicas"] > 1 and not settings["all_reduce_hook"]
     return ("replicate", "shard") if has_replicas else ("shard",)
 
 
 def average_in_hooks(modules, replicas):
-    """Averages over the replicas what `fully_shard` has reduced within each."""
+    """Sets hooks that average gradients over the replicas after `fully_shard` has reduced them within each replica."""
 
     def average(reduced):
         dist.all_reduce(reduced, group=replicas)
@@ -99,8 +99,8 @@ def average_in_hooks(modules, replicas):
 
 
 def choose_divisor(run, modules):
-    """Sets the divisor of the sum over the ranks. Returns the factor by which the loss is to be multiplied where the
-    divisor is not the number of ranks."""
+    """Sets the divisor of the gradient sum over the ranks. Returns the factor for the loss that makes up for a divisor
+    other than the number of ranks."""
     settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
     factor = settings["gradient_divide_factor"]
     for module in modules:
@@ -108,12 +108,13 @@ def choose_divisor(run, modules):
             module.set_gradient_divide_factor(factor)
         if settings["force_sum_reduction"]:
             module.set_force_sum_reduction_for_comms(True)
-    # The ranks that hold different parts of a parameter do not average its gradients.
+    # Ranks that hold different parts of a parameter (tensor parallelism) do not average the parameter's gradients.
     return (ranks // settings["tensor_parallel"] if factor is None else factor) / ranks
 
 
 def cut(module, mesh):
-    """Makes a `DTensor` of every parameter, of which this rank has a part: consecutive rows of the whole."""
+    """Replaces every parameter by a `DTensor` for tensor parallelism. The present parameter is this rank's part of the
+    `DTensor`: consecutive rows."""
     for child in module.modules():
         for name, parameter in child.named_parameters(recurse=False):
             part = DTensor.from_local(parameter.detach(), mesh, [Shard(0)], run_check=False)

@@ -1,6 +1,6 @@
 @fact
 def fsdp2():
-    """One backward under fully_shard on the CPU."""
+    """True if one backward under fully_shard succeeds on the CPU."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -16,7 +16,7 @@ def fsdp2():
 
 @fact
 def fsdp2_methods():
-    """Names of the methods that a module has under fully_shard."""
+    """The names of the public methods of a module under fully_shard."""
     from torch.distributed import fsdp
 
     return sorted(name for name in dir(fsdp.FSDPModule) if not name.startswith("_"))

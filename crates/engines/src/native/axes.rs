@@ -1,9 +1,9 @@
-//! The settings of zprobe's own engine that are worth trying.
+//! The values of the native engine's settings that are worth trying.
 
 use crate::axes::{Axes, Choice, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;
 
-/// Dtypes of the model and of the accumulation.
+/// The pairs of a dtype of the model and a dtype of the accumulation.
 const DTYPES: [(&str, &str); 5] =
     [("bf16", "bf16"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp16"), ("fp16", "fp32")];
 

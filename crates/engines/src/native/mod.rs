@@ -8,11 +8,11 @@ use zprobe_model::spec::Point::{
 };
 use zprobe_model::spec::{Dataflow, Offload, Point, RunSpec};
 
-/// Advice where its program is not installed.
+/// The advice if the program of the native engine is not installed.
 pub const INSTALL: &str = concat!(
     "install the wheel zprobe-native ",
     env!("CARGO_PKG_VERSION"),
-    " beside torch 2.11 (docs/install.md), or build zprobe from source with `cargo xtask build`"
+    " next to torch 2.11 (docs/install.md), or build zprobe from source with `cargo xtask build`"
 );
 
 pub(super) static ROOM: Room = Room {
@@ -24,11 +24,12 @@ pub(super) static ROOM: Room = Room {
     function: |spec, _, point| function(spec, point),
     parameters_in: |spec| spec.dtype,
     repro: |_| {
-        Err("the native engine is a part of zprobe, which no script can do without".to_owned())
+        Err("the native engine is part of zprobe, and the script must run without zprobe"
+            .to_owned())
     },
 };
 
-/// The file that makes the buffer at a point.
+/// The source file that produces the buffer at a point; `None` for the local gradient, which autograd computes.
 fn function(spec: &RunSpec, point: Point) -> Option<&'static str> {
     Some(match point {
         LocalGradient => return None,

@@ -1,4 +1,4 @@
-//! The settings of pipelining schedules that are worth trying.
+//! The values of the pipelining engine's settings that are worth trying.
 
 use crate::axes::{Axes, choices};
 use zprobe_model::spec::{PIPELINE_SHAPES, Schedule, Shape};

@@ -1,4 +1,4 @@
-//! PyTorch's pipelining schedules.
+//! The engine of PyTorch's pipelining schedules.
 
 mod axes;
 
@@ -17,34 +17,34 @@ pub(super) static ROOM: Room = Room {
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[],
     }),
-    unwatched: Some("not every collective of this engine is watched"),
+    unwatched: Some("zprobe does not watch every collective of this engine"),
     axes: axes::axes,
     function: |_, _, point| match point {
         Point::BeforeStep | Point::OptimizerInput => Some(
             "_PipelineStageBase.backward_one_chunk, perform_reduce_grad \
-             (torch/distributed/pipelining/stage.py), at the bidding of the schedule (schedules.py)",
+             (torch/distributed/pipelining/stage.py), called by the schedule (schedules.py)",
         ),
         _ => None,
     },
     parameters_in: |spec| spec.dtype,
     repro: |_| {
-        Err("the script has no pipelines; send the run directory's rank-program with the report"
+        Err("the script does not support pipelines; send the run directory's rank-program with the report"
             .to_owned())
     },
 };
 
-/// Classes and arguments of torch's schedules that a run needs and that not every release has.
+/// The classes and arguments of torch's schedules that a run needs and that some releases lack, each with its flag.
 fn needed(spec: &RunSpec) -> Vec<(String, String)> {
     let Some(pipeline) = spec.pipeline() else { return Vec::new() };
     let schedule =
         (class(pipeline.schedule).to_owned(), format!("--schedule {}", pipeline.schedule));
-    // Stages of releases without the second wait for each other for ever over Gloo.
+    // In releases without `use_batch`, the stages wait for each other for ever over Gloo.
     let always = ["scale_grads", "use_batch"];
     let always = always.map(|name| (name.to_owned(), "--engine pipeline".to_owned()));
     std::iter::once(schedule).chain(always).collect()
 }
 
-/// The class of a schedule.
+/// The name of torch's class for a schedule.
 fn class(schedule: Schedule) -> &'static str {
     match schedule {
         Schedule::GPipe => "ScheduleGPipe",

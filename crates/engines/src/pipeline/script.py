@@ -1,4 +1,4 @@
-"""PyTorch's pipelining schedules, alone or with DDP or FSDP2 over several pipelines."""
+"""The training script for PyTorch's pipelining schedules: one pipeline, or several with DDP or FSDP2 over them."""
 
 import torch
 from torch import nn
@@ -20,21 +20,22 @@ SCHEDULES = {
 
 
 class Stage(nn.Module):
-    """A stage of the coded model: its blocks add the inner products of their parameters, one after the other, to what
-    the stage before it sends."""
+    """A stage of the coded model: its blocks, one after the other, add the inner products of their parameters to the
+    value from the preceding stage."""
 
     def __init__(self, node):
         super().__init__()
         self.node = node
-        #: Data of the stage's parameters by microbatch, and behind them those of its second use of one.
+        #: For each microbatch the data of the stage's parameters, followed by the data of the second use, if any.
         self.data = []
 
     def forward(self, sent, microbatch):
-        """`sent` has one element, fp32; `microbatch` is the number of the microbatch, as a tensor."""
+        """`sent` is the value from the preceding stage, one fp32 element; `microbatch` is the number of the microbatch,
+        as a tensor."""
         data, at = self.data[microbatch.item()], 0
         blocks = list(self.node.children())
         if len(data) > len(list(self.node.parameters())):
-            # The first block has the parameter that is used again at the end.
+            # The first block runs again at the end: it has the parameter with a second use.
             blocks.append(blocks[0])
         for block in blocks:
             count = len(list(block.parameters()))
@@ -45,7 +46,7 @@ class Stage(nn.Module):
 
 
 def train(run):
-    """Trains in pipelines: ranks that follow one another have the stages of one."""
+    """Trains in pipelines: consecutive ranks hold the stages of one pipeline."""
     spec, settings, model = run.spec, run.spec["pipeline"], run.build()
     ranks = spec["world_size"] // settings["pipelines"]
     mesh = init_device_mesh("cpu", (settings["pipelines"], ranks), mesh_dim_names=("dp", "pp"))
@@ -60,7 +61,7 @@ def train(run):
     ]
 
     def loss(output, _target):
-        # Ranks of one pipeline do not average, which the loss makes up for.
+        # The ranks of one pipeline do not average their gradients, so that the loss is divided by their number.
         loss = output.sum() * model.scale / ranks
         return loss if settings["scale_grads"] else loss / run.accumulation_steps
 
@@ -70,7 +71,7 @@ def train(run):
     facts = dict(stages=", ".join(str(number) for number in modules))
     run.watch(BaseEyes, [model], optimizer, wrapper=type(schedule).__name__, **facts)
 
-    # The coded loss needs no target, but a schedule asks for it.
+    # The coded loss needs no target, but the schedule requires one.
     zeros = torch.zeros(run.accumulation_steps, 1)
     start, target = [zeros] if 0 in nodes else [], zeros if count - 1 in nodes else None
     for _ in run.steps():
@@ -82,7 +83,8 @@ def train(run):
 
 
 def hand_out(data, modules):
-    """Gives each stage its data of all microbatches; `data` are those of the held parameters, by microbatch."""
+    """Gives each stage its data of all microbatches. `data` has, for each microbatch, the data of all parameters that
+    the rank holds."""
     at, again = 0, sum(len(list(module.node.parameters())) for module in modules)
     for number, module in enumerate(modules):
         count = len(list(module.node.parameters()))
@@ -91,7 +93,7 @@ def hand_out(data, modules):
 
 
 def averaged(module, run, over_pipelines):
-    """A stage, averaged over the pipelines if there are several."""
+    """The stage `module`, wrapped by DDP or FSDP2 to average gradients over the pipelines if there are several."""
     settings = run.spec["pipeline"]
     if settings["pipelines"] == 1:
         return module

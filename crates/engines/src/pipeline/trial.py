@@ -1,6 +1,6 @@
 @fact
 def pipeline():
-    """One step of a pipeline of one stage on the CPU."""
+    """True if one step of a pipeline with a single stage succeeds on the CPU."""
     import torch
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -15,8 +15,8 @@ def pipeline():
 
 @fact
 def pipelining():
-    """Names of the schedules of torch.distributed.pipelining, of the arguments of a schedule, and of those with
-    which its stages tell each other shapes."""
+    """The names of the schedules of torch.distributed.pipelining, of the arguments of a schedule, and of the arguments
+    of `send_object_list`, by which stages send each other shapes."""
     import inspect
 
     from torch.distributed import send_object_list

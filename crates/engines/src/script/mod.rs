@@ -1,4 +1,4 @@
-//! The user's own script, under `zprobe exec`: the engine is whatever trains there.
+//! The user's own script under `zprobe exec`: the engine is whatever trains in the script.
 
 use super::{Axes, Project, Room};
 use zprobe_model::spec::Dtype;
@@ -7,7 +7,7 @@ pub(super) static ROOM: Room = Room {
     title: "the script",
     project: Project::Plain,
     python: None,
-    unwatched: Some("collectives of a script are not watched"),
+    unwatched: Some("zprobe does not watch the collectives of a script"),
     axes: Axes::default,
     function: |_, _, _| None,
     parameters_in: |_| Dtype::Fp32,

@@ -1,4 +1,4 @@
-"""PyTorch's ZeroRedundancyOptimizer over DistributedDataParallel."""
+"""The training script for PyTorch's ZeroRedundancyOptimizer over DistributedDataParallel."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from zprobe_rank.engines.ddp.eyes import Eyes
 
 
 def train(run):
-    """Trains with an optimizer that steps some parameters on each rank, and sends them to the others."""
+    """Trains with an optimizer that updates some parameters on each rank, and sends them to the other ranks."""
     ddp = DistributedDataParallel(run.build(), find_unused_parameters=run.leaves_unused())
     groups = run.groups(run.trainable())
     optimizer = ZeroRedundancyOptimizer(groups, optimizer_class=run.optimizer_class, **run.optimizer_settings)

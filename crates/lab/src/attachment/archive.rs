@@ -1,5 +1,5 @@
-//! The zip file of an attachment: the same content gives the same bytes, and the file is written
-//! whole or not at all.
+//! Packs an attachment into a zip. The same content gives the same bytes, and the file is written completely or not
+//! at all.
 
 use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::Entry;
 
-/// Error of writing an attachment.
+/// An error when an attachment is written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A file of that name exists already.
@@ -18,20 +18,20 @@ pub enum WriteError {
         "{0} exists already; choose another file with --out, or pass --overwrite to replace it"
     )]
     Exists(PathBuf),
-    /// The operating system refuses to write the file.
+    /// The operating system cannot write the file.
     #[error("cannot write {path}: {cause}; choose another file with --out")]
     Unwritable {
-        /// Path of the file.
+        /// The path of the file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
 }
 
-/// Packs all entries in order, without modification times and all with the same permissions.
+/// Packs all entries in order. All have the same permissions and the same fixed modification time.
 ///
 /// # Errors
-/// When an entry is larger than a zip can hold.
+/// Fails if an entry is larger than a zip can hold.
 pub fn zip(entries: &[Entry]) -> zip::result::ZipResult<Vec<u8>> {
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Deflated)
@@ -46,10 +46,10 @@ pub fn zip(entries: &[Entry]) -> zip::result::ZipResult<Vec<u8>> {
     Ok(zip.finish()?.into_inner())
 }
 
-/// Writes a file whole or not at all, and replaces an existing one only if `replace` is true.
+/// Writes a file completely or not at all; replaces an existing file only if `replace` is true.
 ///
 /// # Errors
-/// When there is a file already, or the system refuses.
+/// Fails if the file exists and `replace` is false, or if the operating system cannot write the file.
 pub fn write(path: &Path, bytes: &[u8], replace: bool) -> Result<(), WriteError> {
     let unwritable = |cause| WriteError::Unwritable { path: path.to_owned(), cause };
     let directory = match path.parent() {

@@ -1,4 +1,4 @@
-//! The files of an attachment, in one list.
+//! The list of the files of an attachment.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,45 +10,45 @@ use zprobe_model::trace::Trace;
 use zprobe_redact::Kind;
 use zprobe_report::render;
 
-/// Path of a file that an attachment may have, its description, and the function that makes its content: none where
-/// there is nothing to say.
+/// A possible file of an attachment: the path, the description, and the function that makes the content. The function
+/// returns `None` if the attachment does not need the file.
 type Maker = (&'static str, &'static str, fn(&Material) -> Result<Option<String>>);
 
-/// Makers of every file but the text of the issue, the logs and the manifest. A new file is an entry here.
+/// All files but the text of the issue, the logs and the manifest. A new file is a new entry here.
 const MAKERS: &[Maker] = &[
     ("title.txt", "the title of the issue", |material| Ok(Some(format!("{}\n", material.title)))),
     (
         "report.html",
-        "the report as a page, to be opened in a browser; it loads nothing",
+        "the report as a page for a browser; it loads nothing from elsewhere",
         |material| page(material).map(Some),
     ),
-    (SCRIPT_FILE, "shows the weights without zprobe: `python repro.py`", |material| {
+    (SCRIPT_FILE, "a script that shows the weights without zprobe: `python repro.py`", |material| {
         Ok(material.script.clone().ok())
     }),
-    ("command.txt", "the command of this run", |material| {
+    ("command.txt", "the command that repeats this run", |material| {
         Ok(material.command.as_ref().map(|command| command.line() + "\n"))
     }),
-    (CONFIG_FILE, "the file that the command names", |material| {
+    (CONFIG_FILE, "the DeepSpeed file that the command names", |material| {
         let config = material.command.as_ref().and_then(|it| it.deepspeed_config.as_ref());
         config.map(pretty).transpose()
     }),
     ("deepspeed-as-passed.json", "the configuration that DeepSpeed was given", |material| {
         material.report.run.spec.deepspeed_config().as_ref().map(pretty).transpose()
     }),
-    ("spec.json", "everything about the run that was asked for", |material| {
+    ("spec.json", "the complete specification of the run", |material| {
         pretty(&material.report.run.spec).map(Some)
     }),
     (
         "environment.txt",
-        "the machine, the versions, and the variables that matter, when this was made",
+        "the machine, the versions and the relevant variables when this report was made",
         |material| Ok(Some(material.environment.text())),
     ),
-    ("run/report.json", "the report, for programs: schema/report.v1.schema.json", |material| {
+    ("run/report.json", "the report as JSON (schema/report.v1.schema.json)", |material| {
         Ok(Some(material.report.to_json()?))
     }),
     (
         "run/trace.jsonl",
-        "what every rank did, buffers included; `zprobe show run` reads it",
+        "the events of every rank, with buffers, for `zprobe show run`",
         |material| Ok(Some(material.trace.text.clone())),
     ),
 ];
@@ -67,8 +67,10 @@ pub(super) fn all(material: &Material, body: &str) -> Result<Vec<Entry>> {
     }
     for tail in &material.logs {
         let about = match tail.left_out {
-            0 => "what this process wrote".to_owned(),
-            left_out => format!("the end of what this process wrote, {left_out} bytes left out"),
+            0 => "the output of this process".to_owned(),
+            left_out => {
+                format!("the end of this process's output, without the first {left_out} bytes")
+            }
         };
         let path = format!("run/{}", tail.name);
         entries.push(Entry { path, about, text: tail.text.clone() });
@@ -76,7 +78,7 @@ pub(super) fn all(material: &Material, body: &str) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Manifest of the attachment: its files, what was cut, and what was taken out.
+/// The manifest of the attachment: its files, the cuts, and the redactions.
 pub(super) fn manifest(
     entries: &[Entry],
     redacted: &BTreeMap<Kind, usize>,
@@ -99,18 +101,18 @@ pub(super) fn manifest(
     if material.command.is_none() {
         let _ = write!(text, "\nThere is no command.txt: {}.\n", issue::NO_COMMAND);
     }
-    let _ = write!(text, "\nTaken out and replaced by placeholders: {}.\n", kinds(redacted));
+    let _ = write!(text, "\nRedacted and replaced by placeholders: {}.\n", kinds(redacted));
     Entry { path: "README.md".to_owned(), about: "this list".to_owned(), text }
 }
 
-/// Numbers of redactions in words: `home 3, secret 1`.
+/// The number of redactions of each kind as text: `home 3, secret 1`.
 pub fn kinds(redacted: &BTreeMap<Kind, usize>) -> String {
     let kinds: Vec<String> =
         redacted.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") }
 }
 
-/// The HTML page, made from the records that are in the attachment.
+/// The HTML page, made from the redacted and cut trace of the attachment.
 fn page(material: &Material) -> Result<String> {
     let records = material.trace.text.lines().map(serde_json::from_str);
     let records = records.collect::<Result<_, _>>().context(TOO_COMMON)?;

@@ -1,7 +1,7 @@
-//! Facts about the machine that a maintainer asks for: systems, versions, devices, variables.
+//! The facts about the machine that a maintainer asks for: system, versions, devices, environment variables.
 //!
-//! [`crate::doctor`] looks at the machine and the interpreter when the attachment is made; what the
-//! ranks ran is in the report.
+//! [`crate::doctor`] examines the machine and the interpreter when the attachment is made. The versions of the run
+//! itself are in the report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use zprobe_engines::{self as engines, Package};
 use zprobe_redact::{Private, Redactor};
 use zprobe_report::Report;
 
-/// Prefixes of the names of environment variables that matter to engines. No others enter the
-/// attachment.
+/// The prefixes of environment variables that may affect engines. The attachment has no other variables.
 const RELEVANT: &[&str] = &[
     "ACCELERATE_",
     "CUDA_",
@@ -37,28 +36,28 @@ const RELEVANT: &[&str] = &[
     "ZPROBE_",
 ];
 
-/// Arguments with which an interpreter runs a script that describes the installation of an engine.
+/// The interpreter's arguments for torch's and DeepSpeed's scripts that describe their installation.
 const COLLECT_ENV: &[&str] = &["-m", "torch.utils.collect_env"];
 const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; cli_main()"];
 
-/// Facts about the machine and the interpreter.
+/// The facts about the machine and the interpreter.
 pub struct Environment {
-    /// Names and values, in order.
+    /// The names and values of the facts, in the order of display.
     pub facts: Vec<(String, String)>,
-    /// Variables that matter.
+    /// The names and values of environment variables that may affect engines, sorted.
     pub variables: Vec<(String, String)>,
-    /// True if this is a container.
+    /// True if zprobe runs in a container.
     pub container: bool,
-    /// Names of the GPUs, or the reason why they are not known.
+    /// The names of the GPUs, or the reason why they are unknown.
     pub gpus: Result<Vec<String>, String>,
-    /// Output of `python -m torch.utils.collect_env`; none if no interpreter was named.
+    /// The output of `python -m torch.utils.collect_env`; `None` if no interpreter was named.
     pub collect_env: Option<String>,
-    /// Output of `ds_report`; none if no interpreter was named, or it has no DeepSpeed.
+    /// The output of `ds_report`; `None` if no interpreter was named, or if the interpreter has no DeepSpeed.
     pub ds_report: Option<String>,
 }
 
 impl Environment {
-    /// Collects the facts of the machine, and those of the interpreter if one was named.
+    /// Collects the facts about the machine, and about the interpreter if one was named.
     pub fn new(
         machine: &Machine,
         python: Option<&Python>,
@@ -93,7 +92,7 @@ impl Environment {
             ]));
             facts.extend(another(python, report).map(|other| ("note".to_owned(), other)));
         }
-        // The place of zprobe's environments decides nothing about a run.
+        // The directory of zprobe's environments has no effect on a run.
         let is_relevant = |name: &str| {
             name != "ZPROBE_CACHE_DIR" && RELEVANT.iter().any(|begin| name.starts_with(begin))
         };
@@ -110,7 +109,7 @@ impl Environment {
         }
     }
 
-    /// Runs the engines' own scripts, each for at most `limit`.
+    /// Runs `collect_env` and, if DeepSpeed is installed, `ds_report`, each for at most `limit`.
     pub fn ask_engines(&mut self, interpreter: &Path, python: &Python, limit: Duration) {
         self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
         if python.fact("deepspeed").value().is_some() {
@@ -118,7 +117,7 @@ impl Environment {
         }
     }
 
-    /// The environment without what is private.
+    /// The environment without private text.
     #[must_use]
     pub fn redacted(&self, redactor: &Redactor) -> Self {
         let text = |text: &String| redactor.text(text);
@@ -136,7 +135,7 @@ impl Environment {
         }
     }
 
-    /// All facts and variables, one a line, and the outputs of the engines' own scripts.
+    /// All facts and variables, one per line, followed by the outputs of `collect_env` and `ds_report`.
     pub fn text(&self) -> String {
         let facts = self.facts.iter().map(|(name, value)| format!("{name}: {value}\n"));
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
@@ -153,7 +152,7 @@ impl Environment {
     }
 }
 
-/// Facts with their names.
+/// Converts the names of facts to owned strings.
 fn named<const N: usize>(facts: [(&str, String); N]) -> [(String, String); N] {
     facts.map(|(name, value)| (name.to_owned(), value))
 }
@@ -173,7 +172,7 @@ fn said_list(fact: &Attempt<Vec<String>>) -> String {
     }
 }
 
-/// Note on an interpreter that has other versions than the ranks had; none if it has the same.
+/// A note if the interpreter has other versions of the packages than the ranks had; `None` if the versions agree.
 fn another(python: &Python, report: &Report) -> Option<String> {
     let differs = |package: &Package| {
         let then = report.run.versions.get(package.module);
@@ -182,15 +181,15 @@ fn another(python: &Python, report: &Report) -> Option<String> {
     let other: Vec<&str> =
         engines::packages().filter(differs).map(|package| package.module).collect();
     (!other.is_empty())
-        .then(|| format!("this interpreter has another {} than the run had", other.join(" and ")))
+        .then(|| format!("this interpreter's {} is not that of the run", other.join(" and ")))
 }
 
-/// Standard output of an interpreter, or a few words on why there is none.
+/// The standard output of an interpreter, or the reason why there is none.
 fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
     let mut command = crate::python::command(interpreter);
     command
         .args(arguments)
-        // On a machine without a GPU, DeepSpeed would look for a compiler first.
+        // Without this variable DeepSpeed first looks for a compiler on a machine without a GPU.
         .env("DS_ACCELERATOR", std::env::var("DS_ACCELERATOR").unwrap_or("cpu".to_owned()))
         .env("NO_COLOR", "1");
     match output_within(&mut command, limit) {
@@ -200,7 +199,7 @@ fn output(interpreter: &Path, arguments: &[&str], limit: Duration) -> String {
         }
         Ok(Some(output)) => {
             let words = String::from_utf8_lossy(&output.stderr);
-            format!("failed: {}", words.lines().last().unwrap_or("without a word"))
+            format!("failed: {}", words.lines().last().unwrap_or("no error message"))
         }
         Ok(None) => format!("no answer within {} s", limit.as_secs()),
         Err(cause) => format!("does not start: {cause}"),

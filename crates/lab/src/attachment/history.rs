@@ -1,4 +1,4 @@
-//! The releases that have a bug: as `zprobe bisect` found them, or as the reporter says.
+//! The releases that have a bug, as found by `zprobe bisect` or given by the reporter.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,34 +6,34 @@ use zprobe_model::visible;
 use zprobe_report::Report;
 use zprobe_report::render::markdown::escaped;
 
-/// All that is known of the releases that have a bug.
+/// The known facts about the releases that have a bug.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// Answer of `zprobe bisect`, if there is one.
+    /// The answer of `zprobe bisect`; `None` if the reporter gave none.
     pub bisection: Option<Bisection>,
-    /// First release with the bug, with its package, as the reporter says.
+    /// The package and the first release with the bug; `None` if the reporter gave none.
     pub since: Option<String>,
 }
 
-/// Answer of `zprobe bisect --output-format json`, as far as an issue needs it.
+/// The fields of the JSON answer of `zprobe bisect` that an issue needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bisection {
-    /// Package whose releases were tried.
+    /// The package whose releases were tried.
     pub package: String,
-    /// Packages that stayed the same, in words.
+    /// The packages whose versions were fixed, as text: `torch 2.11.0`.
     #[serde(default)]
     pub beside: String,
-    /// The finding, by its code and name.
+    /// The code and the name of the finding, as in `ZP101 boundary-leak`.
     pub finding: String,
-    /// True if the first release without the finding was looked for.
+    /// True if the search was for the first release without the finding.
     #[serde(default)]
     pub fixed: bool,
-    /// Releases among which the first one is.
+    /// The candidates for the first release: more than one if some could not be tested.
     pub first: Vec<String>,
-    /// Releases that were tried, in their order.
+    /// The releases that were tried, the oldest first.
     #[serde(default)]
     pub trials: Vec<Trial>,
-    /// The search over commits, if there was one.
+    /// The answer of the search over commits; `None` if no commits were searched.
     #[serde(default)]
     pub commits: Option<Commits>,
 }
@@ -41,16 +41,16 @@ pub struct Bisection {
 /// The answer of a search over commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commits {
-    /// Commits among which the first one is.
+    /// The candidates for the first commit: more than one if some could not be tested.
     pub first: Vec<Commit>,
 }
 
-/// A commit.
+/// A commit of the package's repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
-    /// Name of the commit, in full.
+    /// The full hash of the commit.
     pub id: String,
-    /// The first line of its message.
+    /// The first line of the commit's message.
     #[serde(default)]
     pub title: String,
 }
@@ -58,42 +58,42 @@ pub struct Commit {
 /// A release that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// The release.
+    /// The version of the release.
     pub release: String,
-    /// True if it shows the finding; none if it could not be tested.
+    /// True if the release shows the finding; `None` if the release could not be tested.
     pub shows: Option<bool>,
-    /// Result of the run in a few words.
+    /// The result of the run in a few words.
     pub said: String,
 }
 
 impl Bisection {
-    /// Refuses an answer that is none, or is about another finding than the first of a report.
+    /// Refuses an interrupted bisection, and one about another finding or package than the report's.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason why the answer does not fit the report.
     pub fn check(&self, report: &Report) -> Result<(), String> {
         if self.first.is_empty() && self.commits().is_empty() {
-            return Err("the search was interrupted and has no answer; run it again".to_owned());
+            return Err("the bisection was interrupted and has no answer; run it again".to_owned());
         }
         let main = report.findings.first().map_or_else(|| "nothing".to_owned(), |it| it.title());
         if self.finding != main {
-            return Err(format!("it is about {}, and this run shows {main}", self.finding));
+            return Err(format!("the answer is about {}, but this run shows {main}", self.finding));
         }
         if !report.run.versions.contains_key(&self.package) {
             return Err(format!(
-                "it is about releases of {}, which this run has not",
+                "the answer is about releases of {}, which this run does not use",
                 self.package
             ));
         }
         Ok(())
     }
 
-    /// Commits among which the first one is; none if no commits were searched.
+    /// The candidates for the first commit; empty if no commits were searched.
     fn commits(&self) -> &[Commit] {
         self.commits.as_ref().map_or(&[], |commits| &commits.first)
     }
 
-    /// The last release before the first one, if it was tried.
+    /// The last tested release before the first one that changed: the last good one, or with `fixed` the last bad one.
     fn before(&self) -> Option<&str> {
         let end = self.trials.iter().position(|trial| self.first.contains(&trial.release));
         let before = self.trials[..end.unwrap_or(self.trials.len())].iter();
@@ -101,7 +101,7 @@ impl Bisection {
         before.rev().find(is_other).map(|trial| trial.release.as_str())
     }
 
-    /// The answer in one sentence.
+    /// The answer of the bisection in one sentence.
     fn sentence(&self) -> String {
         let (first, before) = match self.fixed {
             false => ("first bad release", "last good"),
@@ -111,7 +111,7 @@ impl Bisection {
             [] => String::new(),
             [one] => format!("{first} of {}: {one}", self.package),
             several => format!(
-                "{first} of {}: one of {}, of which some could not be tested",
+                "{first} of {}: one of {}; some of them could not be tested",
                 self.package,
                 several.join(", ")
             ),
@@ -122,7 +122,7 @@ impl Bisection {
             [one] => format!("{} ({})", one.id, one.title),
             several => {
                 let ids: Vec<&str> = several.iter().map(|commit| commit.id.as_str()).collect();
-                format!("one of {}, of which some could not be tested", ids.join(", "))
+                format!("one of {}; some of them could not be tested", ids.join(", "))
             }
         };
         let commits = match (releases.as_str(), commit.as_str()) {
@@ -134,12 +134,12 @@ impl Bisection {
         };
         let beside = match self.beside.as_str() {
             "" => String::new(),
-            beside => format!(" (beside {beside})"),
+            beside => format!(" (with {beside})"),
         };
         format!("{releases}{}{commits}{beside}", before.unwrap_or_default())
     }
 
-    /// The releases that were tried, as a table in Markdown.
+    /// The releases that were tried, as a Markdown table.
     fn table(&self) -> String {
         if self.trials.is_empty() {
             return String::new();
@@ -162,7 +162,7 @@ fn cell(text: &str) -> String {
 }
 
 impl History {
-    /// The first release with the bug, where it is known, in few words.
+    /// The first release with the bug, as in `since deepspeed 0.18.5`; `None` if it is unknown.
     pub fn since(&self) -> Option<String> {
         let found = self.bisection.as_ref().filter(|bisection| !bisection.fixed);
         let found = found.filter(|bisection| bisection.first.len() == 1);
@@ -170,8 +170,8 @@ impl History {
         found.or_else(|| self.since.clone()).map(|release| format!("since {release}"))
     }
 
-    /// The releases that have the main finding of a report in one sentence, and the table of those that were tried, in
-    /// Markdown.
+    /// The releases that have the report's main finding in one sentence, and a Markdown table of the releases that were
+    /// tried.
     pub fn told(&self, report: &Report) -> (String, String) {
         let known = report.findings.first().and_then(|main| main.known.first());
         match (&self.bisection, &self.since, known) {
@@ -184,7 +184,7 @@ impl History {
         }
     }
 
-    /// True if nothing is known but the release that was run.
+    /// True if no other release than that of the run is known to have the bug.
     pub fn is_unknown(&self, report: &Report) -> bool {
         let is_known = report.findings.first().is_some_and(|main| !main.known.is_empty());
         self.bisection.is_none() && self.since.is_none() && !is_known
@@ -225,7 +225,7 @@ mod tests {
         let (sentence, table) = history.told(&blank);
         assert_eq!(
             sentence,
-            "first bad release of deepspeed: 0.18.5; last good: 0.18.3 (beside torch 2.11.0)"
+            "first bad release of deepspeed: 0.18.5; last good: 0.18.3 (with torch 2.11.0)"
         );
         assert!(table.contains("| 0.18.4 | not tested | said \\| so |"), "{table}");
         assert_eq!(history.since().unwrap(), "since deepspeed 0.18.5");
@@ -240,7 +240,7 @@ mod tests {
         let commits = Some(Commits { first: vec![commit] });
         let said = Bisection { commits: commits.clone(), ..answer() }.sentence();
         assert!(
-            said.contains("0.18.3; first bad commit: 1393f75dca (Fold it (#7788)) (beside"),
+            said.contains("0.18.3; first bad commit: 1393f75dca (Fold it (#7788)) (with"),
             "{said}"
         );
         let alone = Bisection { first: Vec::new(), trials: Vec::new(), commits, ..answer() };

@@ -1,4 +1,4 @@
-//! The ends of the logs that a run left behind.
+//! The last lines of the log files in a run directory.
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -7,42 +7,42 @@ use std::path::Path;
 use zprobe_model::run_dir;
 use zprobe_redact::Redactor;
 
-/// Most bytes of one log, and of all of them.
+/// The maximum number of bytes of one log, and of all logs together.
 const MOST: u64 = 64 << 10;
 const MOST_OF_ALL: u64 = 4 << 20;
 
-/// The end of a log.
+/// The end of a log file.
 pub struct Tail {
-    /// Name of its file.
+    /// The name of the log file.
     pub name: String,
-    /// Whole lines at the end of the log.
+    /// The whole lines at the end of the log.
     pub text: String,
-    /// Number of bytes that were left out before them.
+    /// The number of bytes before these lines, which were left out.
     pub left_out: u64,
 }
 
 impl Tail {
-    /// The tail without what is private.
+    /// The tail without private text.
     pub fn redacted(self, redactor: &Redactor) -> Self {
         Self { name: redactor.text(&self.name), text: redactor.text(&self.text), ..self }
     }
 }
 
-/// The ends of all logs of a run, by name; empty ones are left out.
+/// The ends of all logs of a run, sorted by name; empty logs are left out.
 ///
 /// # Errors
-/// When a log cannot be read.
+/// Fails if a log cannot be read.
 pub fn tails(dir: &Path) -> io::Result<Vec<Tail>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // All logs that a run writes have such names; others could mislead whoever unpacks them.
+        // All logs that a run writes have such names; another name could be harmful when the zip is unpacked.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         if !name.ends_with(".log") || !name.chars().all(plain) {
             continue;
         }
-        // Metadata of the entry itself: neither a link nor a pipe is a log.
+        // The metadata are those of the entry itself, because neither a symbolic link nor a pipe is a log.
         let log = entry.metadata()?;
         if log.is_file() && log.len() > 0 {
             names.push(name);
@@ -63,8 +63,7 @@ fn tail(dir: &Path, name: String, most: u64) -> io::Result<Tail> {
     if left_out > 0
         && let Some(feed) = bytes.iter().position(|byte| *byte == b'\n')
     {
-        // The rest of a cut line could be a part of something private that is not recognised as
-        // such.
+        // The rest of a cut line could be part of a secret that redaction does not recognise.
         bytes.drain(..=feed);
         left_out += feed as u64 + 1;
     }

@@ -1,9 +1,8 @@
-//! The attachment of a bug report: everything about a run that a maintainer needs, and nothing that
-//! is private.
+//! The attachment of a bug report: everything about a run that a maintainer needs, and nothing private.
 //!
-//! [`Attachment::new`] makes the entries from a run directory, its report and the facts about the
-//! machine. All of that passes through one [`Redactor`], which learns from all of it before any
-//! entry is made. [`archive`] packs the entries into a zip.
+//! [`Attachment::new`] makes the entries from a run directory, its report and the facts about the machine. One
+//! [`Redactor`] learns the private texts from all of these sources before any entry is made. [`archive`] packs the
+//! entries into a zip.
 
 pub mod archive;
 mod entries;
@@ -31,34 +30,34 @@ use zprobe_model::visible::Visible;
 use zprobe_redact::{Kind, Known, Private, Redactor};
 use zprobe_report::{CONFIG_FILE, Repeats, Report};
 
-/// Most characters that GitHub takes as the text of an issue.
+/// The maximum number of characters that GitHub accepts as the text of an issue.
 pub const MOST_BODY: usize = 65_536;
 
-/// Most bytes that GitHub takes as an attachment.
+/// The maximum number of bytes that GitHub accepts as an attachment.
 pub const MOST_ATTACHMENT: usize = 25_000_000;
 
-/// Name of the script that shows the bug without zprobe.
+/// The name of the script that shows the bug without zprobe.
 pub const SCRIPT_FILE: &str = "repro.py";
 
-/// Reason why redacted data cannot be read back.
+/// The error when redaction breaks the format of the data, so that they cannot be parsed again.
 const TOO_COMMON: &str =
-    "a word of the report itself is the name of a user, of a host, or a secret here";
+    "a word that the report's format needs is also a user name, a host name or a secret on this machine";
 
-/// Sources from which an attachment is made.
+/// The sources from which an attachment is made.
 pub struct Source<'a> {
     /// The directory of the run.
     pub run_dir: &'a Path,
     /// The report on the run.
     pub report: &'a Report,
-    /// Facts about the machine.
+    /// The facts about the machine and the interpreter.
     pub environment: &'a Environment,
-    /// Private names and values, which must not be in the attachment.
+    /// The private names and values, which must not be in the attachment.
     pub private: &'a Private,
-    /// Project whose headings the bug report has; none for the engine's own project.
+    /// The project whose headings the bug report has; `None` for the engine's own project.
     pub project: Option<Project>,
-    /// The releases that have the bug.
+    /// The releases that have the bug, as far as they are known.
     pub history: &'a History,
-    /// Most bytes of the trace.
+    /// The maximum size of the trace in bytes, before compression.
     pub max_trace_size: u64,
     /// The documentation of a rule, in Markdown, by its code.
     pub explain: fn(&str) -> Option<&'static str>,
@@ -67,35 +66,35 @@ pub struct Source<'a> {
 /// A file of the attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Path inside the zip.
+    /// The path of the file inside the zip.
     pub path: String,
-    /// Description of the file for the manifest.
+    /// The description of the file for the manifest.
     pub about: String,
-    /// Content of the file.
+    /// The content of the file.
     pub text: String,
 }
 
-/// The attachment.
+/// The files of a bug report, and the title and the text of its issue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Title of the issue.
+    /// The title of the issue.
     pub title: String,
-    /// Text of the issue.
+    /// The text of the issue, in Markdown.
     pub body: String,
-    /// Project that the issue is for.
+    /// The project that the issue is for.
     pub project: Project,
     /// True if the attachment has a script that shows the bug without zprobe.
     pub has_script: bool,
-    /// Files of the attachment, in order.
+    /// The files of the attachment, the manifest first.
     pub entries: Vec<Entry>,
-    /// Number of redactions, by kind.
+    /// The number of redactions, by kind.
     pub redacted: BTreeMap<Kind, usize>,
 }
 
-/// The material of all entries, redacted.
+/// The redacted data from which all entries are made.
 struct Material {
     report: Report,
-    /// Copy of the report for people, in which control characters are visible.
+    /// A copy of the report for people, in which control characters are visible.
     shown: Visible<Report>,
     project: Project,
     history: History,
@@ -109,10 +108,10 @@ struct Material {
 }
 
 impl Attachment {
-    /// Makes all entries.
+    /// Redacts all sources and makes the entries of the attachment.
     ///
     /// # Errors
-    /// When the trace or a log cannot be read.
+    /// Fails if the trace or a log cannot be read, or if redaction breaks the report's format.
     pub fn new(source: &Source<'_>) -> Result<Self> {
         let run_dir = source.run_dir;
         let unreadable = || format!("cannot read all of {}", run_dir.display());
@@ -159,10 +158,10 @@ impl Attachment {
     }
 }
 
-/// Sentence on which of several repeats the attachment has.
+/// The sentence that says which repeat of a run the attachment has.
 fn only_one(repeats: &Repeats) -> String {
     format!(
-        "Of {} repeats it has number {} alone; how they differ is in report.json, and the command makes \
+        "Of {} repeats, the zip has only number {}; report.json says how they differ, and the command makes \
          them again.",
         repeats.verdicts.len(),
         repeats.shown,

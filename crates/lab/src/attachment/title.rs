@@ -1,4 +1,4 @@
-//! Title of an issue: one line of the bug, the settings that matter, and the releases.
+//! The title of an issue: one line with the bug, the settings that matter, and the releases.
 
 use super::History;
 use zprobe_engines::{self as engines, Project};
@@ -7,7 +7,7 @@ use zprobe_model::visible::{self, Visible};
 use zprobe_report::words::one_line;
 use zprobe_report::{Report, Verdict};
 
-/// Flags that say nothing that a title has to: what every run has, and what is said elsewhere.
+/// The flags that a title leaves out, because every run has them or another part of the title covers them.
 const NOT_SAID: &[&str] = &[
     "--engine",
     "--stage",
@@ -26,16 +26,16 @@ const NOT_SAID: &[&str] = &[
     "--inject",
 ];
 
-/// Most characters of the settings in a title.
+/// The maximum number of bytes of the settings in a title.
 const MOST_SETTINGS: usize = 60;
 
-/// Most characters of a finding's message in a title.
+/// The maximum number of characters of a finding's message in a title.
 const MOST_CLAUSE: usize = 120;
 
-/// Most characters of a title; GitHub takes 256.
+/// The maximum number of characters of a title; GitHub accepts 256.
 const MOST: usize = 200;
 
-/// The title of the issue about a run.
+/// The title of the issue: the main finding, the settings and the releases.
 pub fn title(report: &Visible<Report>, project: Project, history: &History) -> String {
     let spec = &report.run.spec;
     let begin = if project == Project::DeepSpeed { "[BUG] " } else { "" };
@@ -47,14 +47,14 @@ pub fn title(report: &Visible<Report>, project: Project, history: &History) -> S
         },
         None => match report.verdict {
             Verdict::Clean => "nothing is wrong with the gradients".to_owned(),
-            Verdict::Crashed => "not every rank got to the end".to_owned(),
+            Verdict::Crashed => "not every rank finished".to_owned(),
             Verdict::Inconclusive | Verdict::Findings => {
                 "the run ended without an answer".to_owned()
             }
         },
     };
     let (settings, releases) = (settings(spec), releases(report, history));
-    // A known bug has a title of its own, which names what it needs.
+    // The title of a known bug already names the settings that it needs.
     let title = if main.is_some_and(|main| !main.known.is_empty()) {
         let around: Vec<String> = [Some(settings), releases].into_iter().flatten().collect();
         format!("{begin}{what} ({})", around.join("; "))
@@ -71,7 +71,7 @@ pub fn title(report: &Visible<Report>, project: Project, history: &History) -> S
     }
 }
 
-/// The engine with the settings that were asked for: `ZeRO-2 bf16, offload cpu`.
+/// The engine with the settings that differ from the defaults, for example `ZeRO-2 bf16, offload cpu`.
 fn settings(spec: &RunSpec) -> String {
     let room = engines::of(spec.engine());
     let engine = match spec.engine().traits().staging {
@@ -98,7 +98,8 @@ fn settings(spec: &RunSpec) -> String {
     text
 }
 
-/// The releases that have the bug as far as they are known.
+/// The releases that have the bug, as far as they are known: from a bisection or the reporter, or else from the list
+/// of known bugs; or else the release of the run.
 fn releases(report: &Report, history: &History) -> Option<String> {
     let known = report.findings.first().and_then(|main| main.known.first());
     let package = engines::of(report.run.spec.engine()).python.as_ref();
@@ -111,20 +112,20 @@ fn releases(report: &Report, history: &History) -> Option<String> {
     history.since().or(range.map(|bug| in_words(&bug.affected))).or(ran)
 }
 
-/// A range of releases without signs: `deepspeed since 0.18.5, before 0.19.0`.
+/// A range of releases in words instead of signs: `deepspeed since 0.18.5, before 0.19.0`.
 fn in_words(range: &str) -> String {
     let signs = [(">=", "since "), ("<=", "up to "), ("<", "before "), (">", "after ")];
     signs.iter().fold(range.to_owned(), |text, (sign, word)| text.replace(sign, word))
 }
 
-/// A message to the end of its first clause that says more than which ranks it is about.
+/// The beginning of a message, up to the end of the first clause that contains more than a list of ranks.
 fn first_clause(message: &str) -> String {
     let marks = [": ", "; ", ". "].iter();
     let ends = marks.flat_map(|mark| message.match_indices(mark)).map(|(at, _)| at);
     let is_of_ranks = |word: &str| {
         ["", "rank", "ranks", "and", "to"].contains(&word) || word.parse::<usize>().is_ok()
     };
-    // `ranks 0 and 1: NotImplementedError` is about the error.
+    // In `ranks 0 and 1: NotImplementedError` the clause ends after the name of the error.
     let end = ends.filter(|end| !message[..*end].split([' ', ',']).all(is_of_ranks)).min();
     let clause = &message[..end.unwrap_or(message.len())];
     match clause.char_indices().nth(MOST_CLAUSE) {

@@ -1,7 +1,7 @@
-//! The trace, in whole lines, cut to a size.
+//! Cuts a trace to a maximum size, in whole lines.
 //!
-//! Buffers make a trace large. Every other record stays as long as there is room; the remaining
-//! room is divided equally among the ranks, whose first buffers stay.
+//! Most of a trace's size is buffers. All other records stay as long as they fit; the remaining room is divided
+//! equally among the ranks, and each keeps its first buffers.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -13,19 +13,19 @@ use zprobe_model::run_dir;
 use zprobe_model::trace::{Event, LONGEST_LINE, Record, TRACE_FILE};
 use zprobe_redact::Redactor;
 
-/// A trace that was cut to a size.
+/// A trace that was cut to a maximum size.
 #[derive(Debug, Default)]
 pub struct Cut {
-    /// Whole lines.
+    /// The remaining lines of the trace, redacted.
     pub text: String,
-    /// Number of records that were left out, by sender.
+    /// The number of records that were left out, by rank; `None` stands for the launcher.
     pub left_out: BTreeMap<Option<usize>, usize>,
-    /// Size of the whole trace in bytes.
+    /// The size of the whole trace in bytes.
     pub whole: u64,
 }
 
 impl Cut {
-    /// Sentence on what is missing; none if nothing is.
+    /// The sentence that says how many records are missing; `None` if the trace is complete.
     pub fn describe(&self) -> Option<String> {
         if self.left_out.is_empty() {
             return None;
@@ -36,7 +36,7 @@ impl Cut {
         };
         let left_out: Vec<String> = self.left_out.iter().map(of).collect();
         Some(format!(
-            "cut to {} of {} bytes: left out were {} records ({}); a report made from it says less",
+            "cut to {} of {} bytes: {} records were left out ({}); a report on the cut trace is less complete",
             self.text.len(),
             self.whole,
             self.left_out.values().sum::<usize>(),
@@ -45,17 +45,17 @@ impl Cut {
     }
 }
 
-/// A line that may be left out.
+/// The properties of a trace line that decide whether the line stays.
 struct Line {
     rank: Option<usize>,
     length: u64,
     is_buffer: bool,
 }
 
-/// Calls `each` with every record of the trace of the run directory `dir` that can be parsed.
+/// Calls `each` with every record that can be parsed in the trace of the run directory `dir`.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// Fails if the trace cannot be read.
 pub fn each_record(dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> {
     each_line(&dir.join(TRACE_FILE), |text| {
         if let Ok(record) = serde_json::from_str(text) {
@@ -64,10 +64,10 @@ pub fn each_record(dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> 
     })
 }
 
-/// Reads and redacts the trace of the run directory `dir`, of which at most `most` bytes stay.
+/// Reads the trace of the run directory `dir`, cuts it to at most `most` bytes, and redacts the rest.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Fails if the trace cannot be read.
 pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
     let path = dir.join(TRACE_FILE);
     let mut lines = Vec::new();
@@ -85,7 +85,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
     let mut cut = Cut { whole, ..Cut::default() };
     let mut at = 0;
     each_line(&path, |text| {
-        // The file may have grown since.
+        // The file may have grown since the first pass.
         if stays.get(at).copied().unwrap_or(false) {
             cut.text += &redacted(text, redactor);
         } else if let Some(line) = lines.get(at) {
@@ -96,7 +96,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
     Ok(cut)
 }
 
-/// Marks the lines that stay with true.
+/// Chooses the lines that fit into `most` bytes: true for each line that stays.
 fn choose(lines: &[Line], most: u64) -> Vec<bool> {
     let mut left = most;
     let mut stays = vec![false; lines.len()];
@@ -116,14 +116,14 @@ fn choose(lines: &[Line], most: u64) -> Vec<bool> {
     for (at, line) in buffers() {
         let room = shares.entry(line.rank).or_default();
         stays[at] = line.length <= *room;
-        // The first buffer that does not fit ends the share of its rank, so that the buffers that
-        // stay have no holes.
+        // After the first buffer that does not fit, no buffer of the rank stays, so that the remaining buffers have no
+        // gaps.
         *room = if stays[at] { *room - line.length } else { 0 };
     }
     stays
 }
 
-/// The largest size that each may have so that all together have no more than `total`.
+/// The largest limit on each of the `wanted` sizes for which their sum is at most `total`.
 pub(super) fn equal_share(mut wanted: Vec<u64>, mut total: u64) -> u64 {
     wanted.sort_unstable();
     let mut waiting = wanted.len() as u64;
@@ -137,7 +137,7 @@ pub(super) fn equal_share(mut wanted: Vec<u64>, mut total: u64) -> u64 {
     u64::MAX
 }
 
-/// A line without what is private; the line as it is if nothing in it is.
+/// The redacted line; a line without private text stays byte for byte the same.
 fn redacted(line: &str, redactor: &Redactor) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(line) else { return redactor.text(line) };
     let before = value.clone();
@@ -145,8 +145,7 @@ fn redacted(line: &str, redactor: &Redactor) -> String {
     if value == before { line.to_owned() } else { format!("{value}\n") }
 }
 
-/// Calls `each` with every complete line. The last line of a trace that was cut off while it was
-/// written is incomplete.
+/// Calls `each` with every complete line. The last line may be incomplete if the run ended while writing it.
 fn each_line(path: &Path, mut each: impl FnMut(&str)) -> io::Result<()> {
     let mut reader = BufReader::new(run_dir::open(path)?);
     let mut line = Vec::new();

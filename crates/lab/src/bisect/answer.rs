@@ -1,4 +1,4 @@
-//! The answer of a search, as programs read it.
+//! The result of a bisection, as programs read it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,88 +6,89 @@ use serde::Serialize;
 use super::git::short;
 use zprobe_report::Schema;
 
-/// End of a search, as `--output-format json` has it. Fields are only added within a schema version, which is
-/// checked in as `schema/bisect.v1.schema.json`.
+/// The result of a bisection, as `--output-format json` prints it. Within a schema version, fields are only added;
+/// the schema is checked in as `schema/bisect.v1.schema.json`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Answer {
-    /// Version of this schema.
+    /// The version of this schema.
     pub schema: Schema,
-    /// Package whose releases or commits were tried.
+    /// The package whose releases or commits were tried.
     pub package: String,
-    /// Packages that stayed the same, in words.
+    /// The packages that stayed the same in all trials, in words.
     pub beside: String,
-    /// The finding, by its code and name.
+    /// The finding that was searched for, by its code and name.
     pub finding: String,
-    /// True if the first release or commit without the finding was looked for.
+    /// True if the search was for the first release or commit without the finding.
     pub fixed: bool,
-    /// Releases among which the first one is, the only one if there is one; none if the search was
-    /// interrupted, or was over commits alone.
+    /// The first changed release, or all candidates for it if some releases could not be tested. Empty if the search
+    /// was interrupted, or if only commits were searched.
     pub first: Vec<String>,
-    /// Number of releases from the one end to the other; 0 if only commits were searched.
+    /// The number of releases in the search, both ends included; 0 if only commits were searched.
     pub releases: usize,
-    /// Releases that were tried, in their order.
+    /// The releases that were tried, in ascending order.
     pub trials: Vec<Trial>,
-    /// Releases that are as the old end although they come behind a changed one.
+    /// The releases that behave like the old end although they come after a changed release.
     pub old_again: Vec<String>,
-    /// The search over commits, if there was one.
+    /// The search over commits; `None` if commits were not searched.
     pub commits: Option<Commits>,
-    /// The reason why commits were not searched although it was asked for.
+    /// The reason why the commits were not searched although the user asked for them; `None` otherwise.
     pub no_commits: Option<String>,
 }
 
 /// A release that was tried.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Trial {
-    /// The release.
+    /// The version of the release.
     pub release: String,
-    /// True if it shows the finding; none if it could not be tested.
+    /// True if the release shows the finding; `None` if the release could not be tested.
     pub shows: Option<bool>,
-    /// Result of the run in a few words, or the reason why there is none.
+    /// The result of the run in a few words, or the reason why there is no result.
     pub said: String,
 }
 
-/// The search over commits.
+/// The result of the search over commits.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Commits {
-    /// Address of the repository that they are from.
+    /// The address of the repository that the commits are from.
     pub repository: String,
-    /// Release over whose environment they were installed.
+    /// The release over whose environment the commits were installed.
     pub release: String,
-    /// Commits among which the first one is, the only one if there is one; none if the search was interrupted.
+    /// The first changed commit, or all candidates for it if some commits could not be tested. Empty if the search
+    /// was interrupted.
     pub first: Vec<Commit>,
-    /// Number of commits behind the old end, up to the new one.
+    /// The number of commits after the old end, up to and including the new end.
     pub count: usize,
-    /// Commits that were tried, the oldest first.
+    /// The commits that were tried, the oldest first.
     pub trials: Vec<CommitTrial>,
 }
 
-/// A commit.
+/// A commit of the package's repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Commit {
-    /// Name of the commit, in full.
+    /// The full hash of the commit.
     pub id: String,
-    /// The day on which it was committed, `2026-01-18`.
+    /// The day on which the commit was committed, for example `2026-01-18`.
     pub date: String,
-    /// The first line of its message.
+    /// The first line of the commit's message.
     pub title: String,
-    /// Number of the pull request that its title names.
+    /// The number of the pull request that the title names; `None` if the title names none.
     pub pull_request: Option<u64>,
 }
 
 /// A commit that was tried.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CommitTrial {
-    /// The commit.
+    /// The commit that was tried.
     #[serde(flatten)]
     pub commit: Commit,
-    /// True if it shows the finding; none if it could not be tested.
+    /// True if the commit shows the finding; `None` if the commit could not be tested.
     pub shows: Option<bool>,
-    /// Result of the run in a few words, or the reason why there is none.
+    /// The result of the run in a few words, or the reason why there is no result.
     pub said: String,
 }
 
 impl Answer {
-    /// True if the first one, or those among which it is, are known.
+    /// True if the search found the first changed release or commit, or the candidates for it.
     pub fn is_known(&self) -> bool {
         match &self.commits {
             Some(commits) => !commits.first.is_empty(),
@@ -97,7 +98,7 @@ impl Answer {
 }
 
 impl Commit {
-    /// The commit in short, with its pull request: `1393f75dc2 (#7788)`.
+    /// The abbreviated hash of the commit, with its pull request: `1393f75dc2 (#7788)`.
     pub fn name(&self) -> String {
         let pull_request = self.pull_request.map(|number| format!(" (#{number})"));
         format!("{}{}", short(&self.id), pull_request.unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The search over commits, of which git chooses those to try.
+//! The search over commits, in which git chooses the commits to try.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -19,38 +19,40 @@ use crate::store::run_id;
 use crate::worker::Worker;
 use zprobe_zoo::Packages;
 
-/// File in the directory of the runs that holds the log of git's search.
+/// The file in the directory of the runs that holds the log of git's search.
 const LOG: &str = "git-bisect.log";
 
-/// Number of a pull request in the title of a commit: as GitHub writes it when it squashes, and when it merges.
+/// The number of a pull request in a commit's title, as GitHub writes it for squashed commits and for merge commits.
 static PULL_REQUEST: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"\(#(\d+)\)\s*$|^Merge pull request #(\d+) ").ok());
 
 /// The two ends of a search over commits.
 #[derive(Debug)]
 pub struct Ends {
-    /// The commit of the old end.
+    /// The commit at the old end.
     old: String,
-    /// The commit of the new end.
+    /// The commit at the new end.
     new: String,
-    /// The release whose environment has what the commits require.
+    /// The release whose environment has the requirements of the commits.
     release: Version,
 }
 
 impl Ends {
-    /// The commits of two releases, of which the new one has what all commits between them require.
+    /// The commits of two releases as the ends. All commits are tried in the environment of the new release, which
+    /// has their requirements.
     ///
     /// # Errors
-    /// When one has no tag.
+    /// When a release has no tag in the repository.
     pub fn of_releases(repository: &Repository, old: &Version, new: &Version) -> Result<Self> {
         let commit = |version: &Version| repository.release(&version.to_string());
         Ok(Self { old: commit(old)?, new: commit(new)?, release: new.clone() })
     }
 
-    /// The commits of ends of which one is no release, or none.
+    /// The commits of two ends that are not both releases.
     ///
     /// # Errors
-    /// When one is not there, or no release is known whose environment the commits can have.
+    /// When an end is not in the repository, or no release is known in whose environment the commits can be
+    /// installed.
     pub fn of_revisions(repository: &Repository, question: &Question) -> Result<Self> {
         let commit = |end: &End| match end {
             End::Release(version) => repository.release(&version.to_string()),
@@ -64,7 +66,7 @@ impl Ends {
                 let tag = repository.nearest_tag(&new);
                 tag.as_ref().and_then(|tag| tag.parse().ok()).with_context(|| {
                     format!(
-                        "no tag of a release comes before {}, so that nobody knows what it requires; name a \
+                        "no release tag comes before {}, so its requirements are unknown; name a \
                          release with --with {}==VERSION",
                         short(&new),
                         question.package
@@ -76,10 +78,10 @@ impl Ends {
     }
 }
 
-/// Looks for the first new commit.
+/// Searches for the first commit that behaves like the new end.
 ///
 /// # Errors
-/// When an end is not what it is said to be, or git fails.
+/// When an end contradicts its flag, or git fails.
 pub fn search(
     trials: &Trials<'_>,
     judge: &mut Judge,
@@ -124,13 +126,13 @@ fn described(repository: &Repository, id: &str) -> Result<Commit> {
     Ok(Commit { id: it.id, date: it.date, title: it.title, pull_request })
 }
 
-/// The pull request that a title names.
+/// The number of the pull request that a title names.
 fn pull_request(title: &str) -> Option<u64> {
     let found = PULL_REQUEST.as_ref()?.captures(title)?;
     found.get(1).or_else(|| found.get(2))?.as_str().parse().ok()
 }
 
-/// A search under way.
+/// The state of a search over commits.
 struct Walk<'a> {
     trials: &'a Trials<'a>,
     repository: &'a Repository,
@@ -141,7 +143,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Tries both ends, and then what git chooses. The result is empty if the user has ended the search.
+    /// Tries both ends, and then the commits that git chooses. The result is empty if the user has ended the search.
     fn first(
         &mut self,
         judge: &mut Judge,
@@ -167,7 +169,7 @@ impl Walk<'_> {
             Ok(Some(judge.mark(verdict.shows)))
         });
         let found = match (found, clone.log()) {
-            // A search that did not begin has no log, and the reason says more than that.
+            // A search that did not begin has no log; then the reason why it did not begin is the better error.
             (Err(error), Err(_)) => return Err(error),
             (found, log) => {
                 fs::write(self.trials.out.join(LOG), log? + "\n")
@@ -181,11 +183,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Tries a commit; none if the user has ended the search.
+    /// Tries a commit; `None` if the user has ended the search.
     fn trial(&mut self, commit: &Commit) -> Option<Trial> {
         let label = self.label(commit);
         if let Err(error) = self.clone.check_out(&commit.id) {
-            return Some(Trial::without_run(anyhow!("cannot be checked out: {error:#}")));
+            return Some(Trial::without_run(anyhow!("the commit cannot be checked out: {error:#}")));
         }
         let checkout = environment::Commit {
             package: &self.trials.question.package,
@@ -195,7 +197,7 @@ impl Walk<'_> {
         self.trials.commit(&mut self.worker, checkout, &label, &self.release).ok()
     }
 
-    /// The verdict on a trial, which is said and kept.
+    /// Prints the verdict on a trial and keeps it.
     fn judged(
         &mut self,
         judge: &Judge,

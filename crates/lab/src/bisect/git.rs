@@ -1,6 +1,6 @@
-//! The git program: it says which commits there are, and chooses those to try.
+//! Calls of the git program, which lists the commits of a repository and chooses the commits to try.
 //!
-//! The user's repository is only read. What is checked out is a clone that shares its objects.
+//! The user's repository is only read. Commits are checked out in a clone that shares its objects.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::search::Mark;
 
-/// Variables by which git finds a repository, for example in a hook. Here its directory is always named.
+/// The environment variables by which git finds a repository, for example in a hook. They are removed, because zprobe
+/// names the directory in every call.
 const LOCAL: [&str; 14] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -27,26 +28,26 @@ const LOCAL: [&str; 14] = [
     "GIT_WORK_TREE",
 ];
 
-/// Name of a commit as long as people read it.
+/// Number of characters of a commit's hash that people are shown.
 const SHORT: usize = 10;
 
 /// A repository of commits, which is only read.
 #[derive(Debug)]
 pub struct Repository {
-    /// The git directory.
+    /// The git directory of the repository.
     dir: PathBuf,
-    /// The name by which the user knows it.
+    /// The directory or address by which the user named the repository.
     name: String,
 }
 
-/// A commit, as people read of it.
+/// The description of a commit for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// The whole name.
+    /// The full hash of the commit.
     pub id: String,
-    /// The day on which it was committed, `2026-01-18`.
+    /// The day on which the commit was committed, for example `2026-01-18`.
     pub date: String,
-    /// The first line of its message.
+    /// The first line of the commit's message.
     pub title: String,
 }
 
@@ -56,25 +57,26 @@ pub struct Clone {
     dir: PathBuf,
 }
 
-/// End of git's search.
+/// The result of a search by `git bisect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The commits among which the first new one is, the only one if there is one.
+    /// The first new commit, or all candidates for it if some commits could not be tested.
     First(Vec<String>),
-    /// Nothing, since a trial ended the search.
+    /// No result, because a trial ended the search.
     Ended,
 }
 
-/// The first characters of a commit's name.
+/// The abbreviated hash of a commit, ten characters long.
 pub fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
 }
 
 impl Repository {
-    /// The repository at `place`, a directory, or an address from which `copy` is brought up to date.
+    /// Opens the repository at `place`: a directory, or an address whose local copy in the directory `copy()` is
+    /// brought up to date first.
     ///
     /// # Errors
-    /// When there is no git, no repository, or no way to it.
+    /// When git is not installed, or `place` is not a repository or cannot be reached.
     pub fn open(place: &str, copy: impl FnOnce() -> PathBuf) -> Result<Self> {
         let name = place.to_owned();
         if !Path::new(place).is_dir() {
@@ -90,24 +92,24 @@ impl Repository {
         let dir =
             asked(Path::new(place), &["rev-parse", "--path-format=absolute", "--git-common-dir"])
                 .with_context(|| format!("--git {place}: not a git repository"))?;
-        // A directory inside of another repository, for example an environment.
+        // `place` may be a directory inside of another repository, for example an environment.
         if let Ok(top) = here("--show-toplevel")
             && !here("--show-prefix")?.is_empty()
         {
-            bail!("--git {place}: lies inside of the repository {top}; name that, if it is meant");
+            bail!("--git {place}: lies inside of the repository {top}; give that directory if you mean it");
         }
         Ok(Self { dir: dir.into(), name })
     }
 
-    /// The commit that a revision names.
+    /// The hash of the commit that a revision names.
     ///
     /// # Errors
-    /// When it names none.
+    /// When the revision names no commit.
     pub fn commit(&self, revision: &str) -> Result<String> {
         self.found(revision).with_context(|| {
             let fetched = match self.is_shallow() {
-                true => "it is shallow: `git fetch --unshallow --tags` brings the rest",
-                false => "`git fetch --tags` brings what is new",
+                true => "the clone is shallow: fetch the rest with `git fetch --unshallow --tags`",
+                false => "if the commit is new, fetch it with `git fetch --tags`",
             };
             format!("{}: no commit is called {revision}; {fetched}", self.name)
         })
@@ -119,32 +121,32 @@ impl Repository {
         asked(&self.dir, &words).ok().filter(|it| !it.is_empty())
     }
 
-    /// The commit of a release: its tag is the version, with or without a `v`.
+    /// The commit of a release, whose tag is the version with or without a `v`.
     ///
     /// # Errors
-    /// When there is no such tag.
+    /// When the repository has no such tag.
     pub fn release(&self, version: &str) -> Result<String> {
         let tag = |name: String| self.found(&format!("refs/tags/{name}"));
         tag(format!("v{version}")).or_else(|| tag(version.to_owned())).with_context(|| {
             format!(
-                "{}: no tag v{version} or {version}; `git fetch --tags` may bring it, or name the ends as \
+                "{}: no tag v{version} or {version}; try `git fetch --tags`, or name the ends as \
                  revisions",
                 self.name
             )
         })
     }
 
-    /// The tag of a release from which a commit descends, the nearest one; none if there is none.
+    /// The nearest release tag at a commit or at an ancestor of the commit; `None` if there is no such tag.
     pub fn nearest_tag(&self, commit: &str) -> Option<String> {
         asked(&self.dir, &["describe", "--tags", "--abbrev=0", "--match", "*[0-9].[0-9]*", commit])
             .ok()
     }
 
-    /// Commits among which a search from the one to the other is, the newest last; with `first_parent`, of
-    /// merges alone where there are some.
+    /// The commits after `old` up to `new`, the newest last. With `first_parent`, commits on merged branches are left
+    /// out.
     ///
     /// # Errors
-    /// When no search can be made between them.
+    /// When the ends are the same commit, have no common ancestor, or are in the wrong order.
     pub fn between(&self, old: &str, new: &str, first_parent: bool) -> Result<Vec<String>> {
         ensure!(old != new, "both ends are the commit {}", short(old));
         let bases = asked(&self.dir, &["merge-base", old, new]).unwrap_or_default();
@@ -157,7 +159,7 @@ impl Repository {
         );
         ensure!(
             bases != new,
-            "{} comes before {}: exchange the ends, or look for the other change (--fixed, or without)",
+            "{} comes before {}: exchange the ends, or search for the opposite change (add or omit --fixed)",
             short(new),
             short(old)
         );
@@ -168,19 +170,19 @@ impl Repository {
         Ok(asked(&self.dir, &words)?.lines().map(str::to_owned).collect())
     }
 
-    /// A commit in words.
+    /// Describes a commit for people: its hash, day and title.
     ///
     /// # Errors
-    /// When there is no such commit.
+    /// When the repository has no such commit.
     pub fn described(&self, commit: &str) -> Result<Described> {
         let said = asked(&self.dir, &["show", "--no-patch", "--format=%H%n%cs%n%s", commit])?;
         let mut lines = said.lines().map(str::to_owned);
         let (id, date, title) = (lines.next(), lines.next(), lines.next());
-        let (id, date) = id.zip(date).context("git describes no commit")?;
+        let (id, date) = id.zip(date).context("git did not describe the commit")?;
         Ok(Described { id, date, title: title.unwrap_or_default() })
     }
 
-    /// The address of the repository that this one was cloned from; its own where it has none.
+    /// The address of the remote `origin`, or the user's name for this repository if it has no such remote.
     pub fn address(&self) -> String {
         asked(&self.dir, &["config", "--get", "remote.origin.url"])
             .unwrap_or_else(|_| self.name.clone())
@@ -189,7 +191,7 @@ impl Repository {
     /// Clones the repository without copying its objects.
     ///
     /// # Errors
-    /// When git cannot.
+    /// When git fails.
     pub fn cloned(&self, dir: &Path) -> Result<Clone> {
         let mut command = git(Path::new("."));
         command.args(["clone", "--quiet", "--shared", "--no-checkout", "--"]);
@@ -203,7 +205,7 @@ impl Repository {
 }
 
 impl Clone {
-    /// The clone in a directory.
+    /// The clone in the directory `dir`.
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -213,27 +215,27 @@ impl Clone {
         &self.dir
     }
 
-    /// Checks a commit out, without anything that was built of another.
+    /// Checks a commit out, and removes all files that were built from another commit.
     ///
     /// # Errors
-    /// When git cannot.
+    /// When git fails.
     pub fn check_out(&self, commit: &str) -> Result<()> {
         asked(&self.dir, &["checkout", "--quiet", "--force", "--detach", commit])?;
         asked(&self.dir, &["clean", "--quiet", "-ffdx"]).map(drop)
     }
 
-    /// Has git look for the first new commit. `trial` tries a commit, given about how many more will follow; none
-    /// ends the search.
+    /// Has git search for the first new commit. `trial` tries a commit, and is given the approximate number of trials
+    /// to follow; the search ends if `trial` returns `None`.
     ///
     /// # Errors
-    /// When git finds no way, and those of a trial.
+    /// When git cannot search between the ends, or a trial fails.
     pub fn bisect(
         &self,
         (old, new): (&str, &str),
         first_parent: bool,
         trial: &mut dyn FnMut(&str, usize) -> Result<Option<Mark>>,
     ) -> Result<Found> {
-        // The clone's working tree is only touched where a trial wants it.
+        // With `--no-checkout`, only a trial touches the clone's working tree.
         let mut start =
             vec!["bisect", "start", "--no-checkout", "--term-old=old", "--term-new=new"];
         start.extend(first_parent.then_some("--first-parent"));
@@ -255,7 +257,7 @@ impl Clone {
                 Mark::Skipped => "skip",
             };
             let output = output(git(&self.dir).args(["bisect", word, &next]))?;
-            // git ends with 2 where only skipped commits are left; the log has them.
+            // git exits with 2 where only skipped commits are left, and names them in the log.
             if !output.status.success() && output.status.code() != Some(2) {
                 let said = String::from_utf8_lossy(&output.stdout);
                 let why = said.lines().find(|line| !line.trim().is_empty());
@@ -270,12 +272,12 @@ impl Clone {
     /// The log of git's search, for `git bisect replay`.
     ///
     /// # Errors
-    /// When there was no search.
+    /// When there was no search by `git bisect`.
     pub fn log(&self) -> Result<String> {
         asked(&self.dir, &["bisect", "log"])
     }
 
-    /// Number of trials after the next one, about; 0 where git does not say.
+    /// The approximate number of trials after the next one; 0 where git does not report the number.
     fn steps(&self, first_parent: bool) -> usize {
         let parents = first_parent.then_some("--first-parent");
         let olds =
@@ -293,7 +295,7 @@ impl Clone {
     }
 }
 
-/// The commits that a log of `git bisect` names as the answer.
+/// The commits that the log of `git bisect` names as the answer.
 fn first_of(log: &str) -> Vec<String> {
     let heads = ["# first new commit: [", "# possible first new commit: ["];
     let named = |line: &str| {
@@ -309,7 +311,7 @@ fn is_address(text: &str) -> bool {
     host.is_some_and(|host| !host.is_empty() && !host.contains('/') && !host.starts_with('-'))
 }
 
-/// Brings a bare copy of a repository up to date.
+/// Brings a bare copy of a repository up to date, and makes the copy if it does not exist.
 fn fetch(url: &str, dir: &Path) -> Result<()> {
     done(git(Path::new(".")).args(["init", "--quiet", "--bare", "--"]).arg(dir))?;
     asked(dir, &["config", "remote.origin.url", url])?;
@@ -328,7 +330,7 @@ fn fetch(url: &str, dir: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// The git program for a directory.
+/// A git command for the directory `dir`, independent of the user's hooks and environment.
 fn git(dir: &Path) -> Command {
     let mut command = Command::new("git");
     for name in LOCAL {
@@ -337,7 +339,7 @@ fn git(dir: &Path) -> Command {
     command
         .arg("-C")
         .arg(dir)
-        // The user's hooks, advice for her, and what she wants to see of commits, are about her own work.
+        // The user's hooks, advice and display settings are meant for the user's own work.
         .args(["-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false"])
         .args(["-c", "log.showSignature=false"])
         .env("LC_ALL", "C")
@@ -347,7 +349,7 @@ fn git(dir: &Path) -> Command {
     command
 }
 
-/// The answer of git, without the line's end.
+/// The output of a git command, without the last line break.
 fn asked(dir: &Path, words: &[&str]) -> Result<String> {
     done(git(dir).args(words))
 }
@@ -359,10 +361,10 @@ fn done(command: &mut Command) -> Result<String> {
 }
 
 fn output(command: &mut Command) -> Result<Output> {
-    command.output().context("cannot start git, which --git needs; install it")
+    command.output().context("cannot start git, which --git needs; install git")
 }
 
-/// The reason for which git failed: its first error, since others follow from it.
+/// The reason why git failed: its first error, since later errors follow from the first.
 fn complaint(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -1,4 +1,4 @@
-//! The judge of trials: which show the finding that is looked for.
+//! The judge of trials, which decides whether a release or commit shows the finding of the search.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -7,49 +7,49 @@ use super::signature::{Seen, Signature};
 use zprobe_report::Report;
 use zprobe_zoo::got;
 
-/// Judge of one search. The finding is known from the start, or from the bad end on.
+/// The judge of one search. It knows the finding from the start, or learns it at the bad end.
 #[derive(Clone, Debug)]
 pub struct Judge {
     signature: Option<Signature>,
-    /// True if the first without the finding is looked for.
+    /// True if the search is for the first release or commit without the finding.
     fixed: bool,
 }
 
-/// Verdict on a trial.
+/// The verdict on a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// True if it shows the finding; none if it could not be tested.
+    /// True if the release or commit shows the finding; `None` if it could not be tested.
     pub shows: Option<bool>,
-    /// Result of the run in a few words, or the reason why there is none.
+    /// The result of the run in a few words, or the reason why there is no result.
     pub said: String,
 }
 
 impl Judge {
-    /// A judge who knows the finding, or will learn it.
+    /// A judge that knows the finding, or will learn it at the bad end.
     pub fn new(signature: Option<Signature>, fixed: bool) -> Self {
         Self { signature, fixed }
     }
 
-    /// Learns the finding from the run at the bad end, `name`, unless it is known.
+    /// Learns the finding from the run at the bad end, whose label is `name`, unless the finding is known.
     ///
     /// # Errors
-    /// When that run has none.
+    /// When the run at the bad end has no finding.
     pub fn learn(&mut self, bad: &Result<Report>, name: &str) -> Result<()> {
         if let (None, Ok(report)) = (&self.signature, bad) {
             let signature = Signature::of(report);
             self.signature = Some(signature.with_context(|| {
-                format!("{name} is {}: nothing is bad there; choose another --bad", got(report))
+                format!("{name} is {}, so it is no bad end; choose another --bad", got(report))
             })?);
         }
         Ok(())
     }
 
-    /// The finding, by its code and name; empty where none is known.
+    /// The code and name of the finding; empty where the finding is unknown.
     pub fn finding(&self) -> String {
         self.signature.as_ref().map(Signature::title).unwrap_or_default()
     }
 
-    /// The verdict on a run, or on the reason why there is none.
+    /// The verdict on a run, or on the reason why there is no run.
     pub fn verdict(&self, report: Result<Report>) -> Verdict {
         let (shows, said) = match (report, &self.signature) {
             (Err(error), _) => (None, format!("{error:#}")),
@@ -63,7 +63,7 @@ impl Judge {
         Verdict { shows, said }
     }
 
-    /// The place of a trial in the search.
+    /// The mark of a trial, which tells whether it is like the old or like the new end of the search.
     pub fn mark(&self, shows: Option<bool>) -> Mark {
         match shows {
             Some(shows) if shows == self.fixed => Mark::Old,
@@ -74,27 +74,27 @@ impl Judge {
 }
 
 impl Verdict {
-    /// The verdict in words.
+    /// The verdict in words, for example `bad: ZP101 boundary-leak`.
     pub fn in_words(&self) -> String {
         in_words(self.shows, &self.said)
     }
 
-    /// Refuses an end, `name`, that is not what its flag says.
+    /// Refuses an end whose verdict contradicts its flag; `name` is the label of the end.
     ///
     /// # Errors
-    /// When it is not.
+    /// When the verdict contradicts the flag.
     pub fn is_end(&self, name: &str, is_bad: bool) -> Result<()> {
         let flag = if is_bad { "--bad" } else { "--good" };
         ensure!(
             self.shows == Some(is_bad),
-            "{name} is not what {flag} says: {}; choose another",
+            "{name} cannot be the {flag} end: {}; choose another",
             self.in_words()
         );
         Ok(())
     }
 }
 
-/// A trial in words.
+/// A verdict in words, for example `good: clean`.
 pub fn in_words(shows: Option<bool>, said: &str) -> String {
     let word = match shows {
         Some(true) => "bad",

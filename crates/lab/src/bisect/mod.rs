@@ -1,10 +1,11 @@
-//! The first release of a package, and the first commit, in which a run shows a finding, or no longer does.
+//! `zprobe bisect`: searches for the first release of a package, and the first commit, in which a run shows a finding
+//! or no longer shows it.
 //!
-//! Both ends are tried first: the finding of the bad one is what is looked for, and the good one must not show
-//! it. A release or commit counts as bad if it shows the same rule with the same weights. One that cannot be
-//! installed, crashes, or shows the rule with other weights, cannot be tested and is skipped.
+//! Both ends are tried first: the bad end gives the finding to search for, which the good end must not show. A
+//! release or commit counts as bad if it shows the same rule with the same weights. It is skipped if it cannot be
+//! installed, crashes, or shows the rule with other weights.
 //!
-//! `search` chooses among releases, which are a line; git chooses among commits, which are not.
+//! `search` chooses among releases, which form a line; git chooses among commits, which may branch.
 
 mod answer;
 mod commits;
@@ -34,29 +35,30 @@ use crate::environment::Installer;
 use zprobe_report::Schema;
 use zprobe_zoo::Packages;
 
-/// Releases or commits that are to be searched, and the run that tells good ones from bad ones.
+/// The task of a bisection: the releases or commits to search, and the run that tells good ones from bad ones.
 pub struct Question {
-    /// The run; its interpreter is replaced by that of each trial.
+    /// The order of the run; each trial replaces its interpreter.
     pub order: Order,
-    /// Package whose releases or commits are tried.
+    /// The package whose releases or commits are tried.
     pub package: String,
-    /// Packages that stay the same.
+    /// The packages that stay the same in all trials.
     pub beside: Packages,
-    /// An end without the finding.
+    /// The end without the finding.
     pub good: End,
-    /// An end with the finding.
+    /// The end with the finding.
     pub bad: End,
-    /// True if the first without the finding is looked for, so that the bad end is the older one.
+    /// True if the search is for the first release or commit without the finding, so that the bad end is the older
+    /// one.
     pub fixed: bool,
-    /// Repository with the commits, if they are to be searched.
+    /// The repository with the commits; `None` if only releases are searched.
     pub git: Option<Source>,
-    /// Release over whose environment commits are installed; none for the one before the new end.
+    /// The release over whose environment commits are installed; `None` for the nearest release before the new end.
     pub over: Option<Version>,
     /// The finding, if it is known from an earlier run.
     pub signature: Option<Signature>,
-    /// Number of releases that are tried side by side.
+    /// The number of releases that are tried side by side.
     pub jobs: usize,
-    /// Directory for the runs; none for a new one.
+    /// The directory for the runs; `None` for a new directory.
     pub out: Option<PathBuf>,
 }
 
@@ -65,21 +67,21 @@ pub struct Question {
 pub enum End {
     /// A release: `0.18.5`.
     Release(Version),
-    /// Anything else that git knows a commit by.
+    /// A revision: any other name that git knows a commit by.
     Revision(String),
 }
 
-/// A repository of commits, as the user names it.
+/// A repository of commits, as the user named it with `--git`.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its directory, or its address.
+    /// The directory or the address of the repository.
     pub place: String,
-    /// True to search the first parents of merges alone.
+    /// True to follow only the first parents of merges.
     pub first_parent: bool,
 }
 
 impl From<&str> for End {
-    /// Numbers with a dot are a release: a commit's name may be a number, too.
+    /// Reads a number with a dot as a release; a number without a dot may be the hash of a commit.
     fn from(text: &str) -> Self {
         let is_number =
             text.starts_with(|first: char| first.is_ascii_digit()) && text.contains('.');
@@ -90,16 +92,16 @@ impl From<&str> for End {
     }
 }
 
-/// Looks for the first release, and then for the first commit where there is a repository of them.
+/// Searches for the first changed release, and then for the first changed commit if the user named a repository.
 ///
 /// # Errors
-/// When the releases or commits are not known, an end is not what it is said to be, or nothing can be run.
+/// When the releases or commits cannot be listed, an end contradicts its flag, or nothing can be run.
 pub fn first(question: &Question) -> Result<Answer> {
     let Question { package, good, bad, fixed, .. } = question;
     let installer = Installer::find();
     let out = question.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
     let trials = Trials::new(question, installer, out)?;
-    // What cannot be searched is known before the first trial.
+    // An unusable repository or end is reported before the first trial.
     let repository = question
         .git
         .as_ref()
@@ -123,7 +125,7 @@ pub fn first(question: &Question) -> Result<Answer> {
     if let (Some(repository), Some((old, new))) =
         (&repository, releases.as_ref().and_then(releases::Found::edge))
     {
-        // The releases are found, and that is not lost.
+        // The result for the releases is kept, even if their commits cannot be searched.
         match commits::Ends::of_releases(repository, old, new) {
             Ok(found) => ends = Some(found),
             Err(error) => no_commits = Some(format!("{error:#}")),

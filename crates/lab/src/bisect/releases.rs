@@ -1,4 +1,4 @@
-//! The search over releases.
+//! The search over the releases of a package.
 
 use anyhow::{Context as _, Result, ensure};
 use pep440_rs::Version;
@@ -10,22 +10,22 @@ use super::{Question, Trial};
 use crate::console::say;
 use crate::environment::{Installer, releases};
 
-/// End of the search over releases.
+/// The result of the search over releases.
 pub struct Found {
-    /// The search, as far as it came.
+    /// The state of the search when it ended.
     search: Search,
-    /// Releases from the one end to the other.
+    /// The releases of the search in ascending order, both ends included.
     all: Vec<Version>,
-    /// Verdicts on those that were tried.
+    /// The verdict on each release; `None` for a release that was not tried.
     verdicts: Vec<Option<Verdict>>,
-    /// True if the user has ended it.
+    /// True if the user has ended the search.
     is_interrupted: bool,
 }
 
-/// Releases of a package from the one end to the other, in ascending order.
+/// The releases of a package from the one end to the other, in ascending order.
 ///
 /// # Errors
-/// When they are not known, or an end is none of them.
+/// When the releases cannot be listed, or an end is not among them.
 pub fn between(
     package: &str,
     good: &Version,
@@ -36,7 +36,7 @@ pub fn between(
     chosen(package, good, bad, releases(package, pre, installer)?)
 }
 
-/// Those of all releases that lie between the ends.
+/// The releases in `all` that lie between the ends.
 fn chosen(
     package: &str,
     good: &Version,
@@ -57,7 +57,7 @@ fn chosen(
     Ok(all)
 }
 
-/// The releases around a version that is none, in words.
+/// The existing releases around a version that does not exist, in words.
 fn around(version: &Version, all: &[Version]) -> String {
     let before = all.iter().rfind(|it| *it < version);
     let after = all.iter().find(|it| *it > version);
@@ -65,14 +65,14 @@ fn around(version: &Version, all: &[Version]) -> String {
         (Some(before), Some(after)) => format!("the nearest are {before} and {after}"),
         (Some(newest), None) => format!("the newest is {newest}"),
         (None, Some(oldest)) => format!("the oldest is {oldest}"),
-        (None, None) => "there are none".to_owned(),
+        (None, None) => "the package has no releases".to_owned(),
     }
 }
 
-/// Looks for the first new one of these releases.
+/// Searches for the first new release in `all`.
 ///
 /// # Errors
-/// When an end is not what it is said to be.
+/// When an end contradicts its flag.
 pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Result<Found> {
     let Question { package, jobs, fixed, .. } = trials.question;
     let (oldest, last) = (0, all.len() - 1);
@@ -110,7 +110,7 @@ pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Resu
         let left = found.search.left(*jobs);
         for (place, (&at, times)) in next.iter().zip(times).enumerate() {
             let Some(verdict) = &found.verdicts[at] else { continue };
-            // The estimate is of the whole round.
+            // The estimate is shown with the last trial of the round, because it counts from the end of the round.
             let left = (place + 1 == next.len()).then_some(left);
             trials.say(&label(at, &found.all), &verdict.in_words(), times, left);
         }
@@ -124,24 +124,24 @@ pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Resu
 }
 
 impl Found {
-    /// Releases among which the first new one is; none if the search was interrupted.
+    /// The first new release, or all candidates for it; empty if the search was interrupted.
     pub fn first(&self) -> Vec<String> {
         let among = self.search.among().filter(|_| !self.is_interrupted);
         among.into_iter().flatten().map(|at| self.all[at].to_string()).collect()
     }
 
-    /// The last old release and the first new one that were tried; none if the search was interrupted.
+    /// The last old release and the first new release that were tried; `None` if the search was interrupted.
     pub fn edge(&self) -> Option<(&Version, &Version)> {
         let among = self.search.among().filter(|_| !self.is_interrupted)?;
         Some((&self.all[among.start() - 1], &self.all[*among.end()]))
     }
 
-    /// Number of releases from the one end to the other.
+    /// The number of releases in the search, both ends included.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Releases that were tried, in their order.
+    /// The releases that were tried, in ascending order.
     pub fn trials(&self) -> Vec<Trial> {
         let tried = self.verdicts.iter().zip(&self.all);
         tried
@@ -152,7 +152,7 @@ impl Found {
             .collect()
     }
 
-    /// Releases that are as the old end although they come behind a changed one.
+    /// The releases that behave like the old end although they come after a changed release.
     pub fn old_again(&self) -> Vec<String> {
         self.search.old_again().into_iter().map(|at| self.all[at].to_string()).collect()
     }

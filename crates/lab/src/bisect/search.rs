@@ -1,39 +1,40 @@
 //! The search for the first new release: which releases to try next, and when the answer is known.
 //!
-//! The releases are in order, the old end first. Some cannot be tested: they are skipped, and the answer then
-//! names all among which the first new one is. As `git bisect` does it, but with several trials at a time.
+//! The releases are in order, the old end first. Releases that cannot be tested are skipped, and the answer then
+//! names all candidates for the first new release. The search works like `git bisect`, but makes several trials at a
+//! time.
 
 use std::ops::RangeInclusive;
 
-/// Result of the trial of a release.
+/// The result of the trial of a release or commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// As the old end.
+    /// The release or commit behaves like the old end.
     Old,
-    /// As the new end.
+    /// The release or commit behaves like the new end.
     New,
-    /// Without a result: the release could not be tested.
+    /// The release or commit could not be tested.
     Skipped,
 }
 
-/// A search as far as it is.
+/// The state of a search: the marks of the releases that were tried.
 #[derive(Clone, Debug)]
 pub struct Search {
     marks: Vec<Option<Mark>>,
 }
 
 impl Search {
-    /// A search among so many releases, of which none is tried yet.
+    /// A search among this number of releases; no release has been tried.
     pub fn new(releases: usize) -> Self {
         Self { marks: vec![None; releases] }
     }
 
-    /// Takes note of a trial.
+    /// Notes the result of a trial.
     pub fn mark(&mut self, release: usize, mark: Mark) {
         self.marks[release] = Some(mark);
     }
 
-    /// Releases to try next, at most so many, spread evenly over those that are open; none if the answer is
+    /// The releases to try next, at most `most`, spread evenly over the untested candidates; empty if the answer is
     /// known. The two ends come first.
     pub fn next(&self, most: usize) -> Vec<usize> {
         let last = self.marks.len() - 1;
@@ -48,7 +49,7 @@ impl Search {
         (1..=count).map(|nth| open[nth * open.len() / (count + 1)]).collect()
     }
 
-    /// Number of trials that are still to come, about, with so many at a time.
+    /// The approximate number of trials that are still to come, with `most` trials at a time.
     pub fn left(&self, most: usize) -> usize {
         let open =
             self.among().into_iter().flatten().filter(|&it| self.marks[it].is_none()).count();
@@ -61,15 +62,15 @@ impl Search {
         trials
     }
 
-    /// Releases among which the first new one is: those behind the last old one, up to a new one. None if an
-    /// end is not what it has to be.
+    /// The candidates for the first new release: the releases after the last old one, up to a new one. `None` if an
+    /// end does not have the mark that it must have.
     pub fn among(&self) -> Option<RangeInclusive<usize>> {
         let new = self.marks.iter().position(|mark| *mark == Some(Mark::New))?;
         let old = self.marks[..new].iter().rposition(|mark| *mark == Some(Mark::Old))?;
         Some(old + 1..=new)
     }
 
-    /// Releases that are as the old end although they come behind a new one.
+    /// The releases that behave like the old end although they come after a new release.
     pub fn old_again(&self) -> Vec<usize> {
         let new = self.marks.iter().position(|mark| *mark == Some(Mark::New));
         let behind = new.unwrap_or(self.marks.len())..self.marks.len();
@@ -81,7 +82,7 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// Searches among releases of which these are what they are; returns the answer and the number of trials.
+    /// Searches among releases whose marks are `truth`; returns the answer and the number of trials.
     fn search(truth: &[Mark], most: usize) -> (Option<RangeInclusive<usize>>, usize) {
         let mut search = Search::new(truth.len());
         let mut trials = 0;
@@ -154,7 +155,7 @@ mod tests {
         for most in 1..4 {
             assert_eq!(search(&truth, most).0, Some(6..=8));
         }
-        // All that lies between the ends cannot be tested.
+        // None of the releases between the ends can be tested.
         let mut truth = vec![Mark::Skipped; 5];
         truth[0] = Mark::Old;
         truth[4] = Mark::New;

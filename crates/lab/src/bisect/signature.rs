@@ -1,4 +1,4 @@
-//! The signature of a finding: by it the same bug is known again in another release.
+//! The signature of a finding, by which the same bug is recognised in another release.
 
 use zprobe_report::words::matrix_text;
 use zprobe_report::{Report, RuleCode, Verdict};
@@ -9,26 +9,26 @@ use zprobe_zoo::got;
 pub struct Signature {
     code: RuleCode,
     name: String,
-    /// Weights of the optimizer's input that are not as planned, in the first step in which some are not: a
-    /// rank and its matrices each.
+    /// The wrong weights of the optimizer's input, in the first step that has any: an entry for each rank, with its
+    /// matrices.
     weights: Vec<String>,
-    /// Last line of a rank's account of its failure, where the finding is about one.
+    /// The last line of a rank's error message, if the finding is about a crash.
     failure: Option<String>,
 }
 
-/// Comparison of a report with a signature.
+/// The result of comparing a report with a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The same finding with the same weights.
+    /// The report has the same finding with the same weights.
     Same,
-    /// The gradients were read, and the finding is not there.
+    /// The gradients were read, and the report does not have the finding.
     Absent,
-    /// No answer, for this reason.
+    /// The comparison gave no answer, for this reason.
     Unclear(String),
 }
 
 impl Signature {
-    /// The signature of a report; none if nothing was found.
+    /// The signature of a report's first finding; `None` if the report has no findings.
     pub fn of(report: &Report) -> Option<Self> {
         let main = report.findings.first()?;
         Some(Self::of_code(report, main.code, &main.name))
@@ -54,18 +54,18 @@ impl Signature {
         Self { code, name: name.to_owned(), weights, failure: failure.filter(|_| is_crash) }
     }
 
-    /// Code and name: `ZP101 boundary-leak`.
+    /// The code and name of the finding: `ZP101 boundary-leak`.
     pub fn title(&self) -> String {
         format!("{} {}", self.code, self.name)
     }
 
-    /// Looks for the finding in another report.
+    /// Searches for the finding in another report.
     pub fn seen_in(&self, report: &Report) -> Seen {
         if report.findings.iter().any(|finding| finding.code == self.code) {
             return if Self::of_code(report, self.code, &self.name) == *self {
                 Seen::Same
             } else {
-                Seen::Unclear(format!("{}, but not with the same weights or words", got(report)))
+                Seen::Unclear(format!("{}, but with other weights or another error", got(report)))
             };
         }
         match report.verdict {

@@ -1,4 +1,4 @@
-//! Trials: an environment with a release or a commit, and a run in it.
+//! Trials of a bisection: an environment with a release or a commit, and a run in the environment.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,33 +17,33 @@ use crate::worker::Worker;
 use zprobe_report::Report;
 use zprobe_zoo::Packages;
 
-/// Maker of the trials of one search.
+/// Everything that the trials of one search share, such as their environments and their queue.
 pub struct Trials<'a> {
-    /// The search.
+    /// The task of the search.
     pub question: &'a Question,
-    /// The environments.
+    /// The cache of environments.
     pub cache: Cache,
-    /// The tool that makes them.
+    /// The tool that makes environments.
     pub installer: Installer,
-    /// Directory for the runs.
+    /// The directory for the runs.
     pub out: PathBuf,
-    /// The queue that decides when nothing more is started.
+    /// The queue that decides when no more trials are started.
     pub queue: Queue,
-    /// The trials under way, each with its phase.
+    /// The trials under way by their labels, each with its phase.
     phases: Mutex<BTreeMap<String, &'static str>>,
 }
 
-/// A trial that is over.
+/// A finished trial.
 pub struct Trial {
-    /// The report on the run, or the reason why there is none.
+    /// The report on the run, or the reason why there is no report.
     pub report: Result<Report>,
-    /// Time that the environment took, if it had to be made.
+    /// The time that it took to make the environment; `None` if the environment existed already.
     making: Option<Duration>,
-    /// Time that the run took.
+    /// The time that the run took.
     running: Duration,
 }
 
-/// Making of an environment.
+/// The phase of a trial in which its environment is made.
 const MAKING: &str = "making an environment";
 
 impl<'a> Trials<'a> {
@@ -53,9 +53,9 @@ impl<'a> Trials<'a> {
         Ok(Self { question, cache, installer, out, queue, phases: Mutex::default() })
     }
 
-    /// Trials of these releases, side by side.
+    /// Tries these releases, side by side.
     pub fn releases(&self, chosen: &[&Version]) -> Vec<Result<Trial, NotStarted>> {
-        // Each round has workers of its own, whose directories must be new.
+        // Each round has its own workers, because their directories must be new.
         let round = chosen.first().map(ToString::to_string).unwrap_or_default();
         let label = |version: &&Version| format!("{} {version}", self.question.package);
         self.queue.all(
@@ -71,7 +71,7 @@ impl<'a> Trials<'a> {
         )
     }
 
-    /// A trial of a commit that is checked out, over the environment of a release.
+    /// Tries a commit that is checked out, over the environment of a release.
     pub fn commit(
         &self,
         worker: &mut Worker,
@@ -88,12 +88,12 @@ impl<'a> Trials<'a> {
             .flatten()
     }
 
-    /// A worker for runs, which makes its own directory of this name.
+    /// A worker for runs, with a directory of this name.
     pub fn worker(&self, name: &str) -> Worker {
         Worker::new(self.out.join(format!("worker-{name}")))
     }
 
-    /// The packages of the environment of a release.
+    /// The packages of a release's environment.
     pub fn packages(&self, release: &Version) -> Packages {
         let Question { package, beside, .. } = self.question;
         let own = [(package.clone(), release.clone())];
@@ -101,7 +101,7 @@ impl<'a> Trials<'a> {
         beside.chain(own).collect()
     }
 
-    /// Makes an environment and a run in it, recorded in the directory `name`.
+    /// Makes an environment, and a run in it that is recorded in the directory `name`.
     fn trial(
         &self,
         worker: &mut Worker,
@@ -134,8 +134,8 @@ impl<'a> Trials<'a> {
         worker.report(Order { ranks, ..self.question.order.clone() }, out)
     }
 
-    /// Shows the phase of a trial, and its step, on a terminal beside those of the others; a log has a line for
-    /// each phase.
+    /// Shows the phase of a trial and its current step on a terminal, next to the phases of the other trials. A log
+    /// gets one line for each phase.
     fn phase(&self, label: &str, phase: &'static str, step: &str) {
         let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = phases.insert(label.to_owned(), phase);
@@ -153,7 +153,7 @@ impl<'a> Trials<'a> {
         self.queue.begin(&format!("{text}{label}: {phase}{step}"));
     }
 
-    /// Says what came of a trial, and about how many more there will be, if that is known.
+    /// Prints the result of a trial, and the approximate number of trials to follow if that is known.
     pub fn say(
         &self,
         label: &str,
@@ -173,18 +173,18 @@ impl<'a> Trials<'a> {
 }
 
 impl Trial {
-    /// A trial of which no run came.
+    /// A trial in which no run was made.
     pub fn without_run(reason: anyhow::Error) -> Self {
         Self { report: Err(reason), making: None, running: Duration::ZERO }
     }
 
-    /// Time that the environment took, if it had to be made, and time of the run.
+    /// The time that it took to make the environment, if it had to be made, and the time that the run took.
     pub fn times(&self) -> (Option<Duration>, Duration) {
         (self.making, self.running)
     }
 }
 
-/// The reason why there is no environment, in a line: the last one of a tool that failed.
+/// The reason why there is no environment, in one line: for a tool that failed, the last line of its output.
 fn brief(error: &ProvisionError) -> String {
     let text = match error {
         ProvisionError::Failed(failure) => {

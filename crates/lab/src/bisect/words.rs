@@ -1,4 +1,4 @@
-//! The answer of a search as a block to paste.
+//! The result of a bisection as a block of text to paste.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -14,11 +14,11 @@ use zprobe_report::Verdict;
 use zprobe_report::render::WIDTH;
 use zprobe_report::words::amount;
 
-/// Address of a repository on GitHub: `https://github.com/OWNER/NAME.git`, `git@github.com:OWNER/NAME`.
+/// The address of a repository on GitHub: `https://github.com/OWNER/NAME.git`, `git@github.com:OWNER/NAME`.
 static GITHUB: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?:@|//)github\.com[:/]([\w.-]+)/([\w.-]+?)(?:\.git)?/?$").ok());
 
-/// Renders an answer in one of [`Form::OF_A_TABLE`]; `command` is the command that leads to it again.
+/// Renders an answer in one of [`Form::OF_A_TABLE`]; `command` is the command line that repeats the search.
 ///
 /// # Errors
 /// When JSON cannot be written, which does not happen with an answer.
@@ -46,7 +46,7 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
     if !answer.old_again.is_empty() {
         let _ = writeln!(
             text,
-            "\nnote: the bug comes and goes: {} is as the old end again",
+            "\nnote: the bug comes and goes: {} behaves like the old end again",
             answer.old_again.join(", ")
         );
     }
@@ -64,14 +64,14 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
     Ok(if form == Form::Markdown { format!("```\n{text}```\n") } else { text })
 }
 
-/// The finding of the first release without the one that is looked for, if it has another.
+/// The other finding of the first release without the searched finding; `None` if that release is clean.
 fn hiding(answer: &Answer) -> Option<&str> {
     let [only] = answer.first.as_slice() else { return None };
     let first = answer.trials.iter().find(|trial| trial.release == *only)?;
     (answer.fixed && first.said != Verdict::Clean.to_string()).then_some(first.said.as_str())
 }
 
-/// Trials, one line each. What a crash said at length is cut; JSON has all of it.
+/// Appends a table of the trials, one line each. A long crash message is cut; JSON has the full message.
 fn table(text: &mut String, trials: Vec<(String, Option<bool>, &String)>) {
     let width = trials.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     for (name, shows, said) in trials {
@@ -79,7 +79,7 @@ fn table(text: &mut String, trials: Vec<(String, Option<bool>, &String)>) {
     }
 }
 
-/// A line that is no wider than a report.
+/// The line, cut to the width of a report.
 fn cut(line: String) -> String {
     match line.char_indices().nth(WIDTH - 1) {
         Some((at, _)) if line.chars().count() > WIDTH => format!("{}…", line[..at].trim_end()),
@@ -87,12 +87,12 @@ fn cut(line: String) -> String {
     }
 }
 
-/// Number of trials, and what was the same in all of them.
+/// A line with the number of trials, and with the packages that all trials had in common.
 fn tried(answer: &Answer) -> String {
     let of = |trials: usize, all: usize, noun: &str| format!("{trials} of {}", amount(all, noun));
     let releases =
         (answer.releases > 0).then(|| of(answer.trials.len(), answer.releases, "release"));
-    // The old end is not among the commits that may be the first.
+    // The old end is tried, but is not among the commits that may be the first.
     let commits = answer
         .commits
         .as_ref()
@@ -100,15 +100,15 @@ fn tried(answer: &Answer) -> String {
     let parts: Vec<String> = releases.into_iter().chain(commits).collect();
     let beside = match answer.beside.as_str() {
         "" => String::new(),
-        beside => format!(" beside {beside}"),
+        beside => format!(" with {beside}"),
     };
     let over = answer.commits.as_ref().map(|commits| {
-        format!("; commits with what {} {} requires", answer.package, commits.release)
+        format!("; commits with the requirements of {} {}", answer.package, commits.release)
     });
     format!("tried {}{beside}{}", parts.join(" and "), over.unwrap_or_default())
 }
 
-/// The answer on releases in one sentence.
+/// The result for the releases, in one sentence.
 fn headline(answer: &Answer) -> String {
     let Answer { package, finding, .. } = answer;
     let what = what(answer);
@@ -123,11 +123,11 @@ fn headline(answer: &Answer) -> String {
     }
 }
 
-/// The answer on commits, with all that is to be said of them.
+/// The result for the commits, with the details of the first commit or of all candidates.
 fn commit_headline(answer: &Answer, commits: &Commits) -> String {
     let Answer { package, finding, .. } = answer;
     let what = what(answer);
-    // Behind a release, the finding is named already.
+    // If releases were searched, their sentence has named the finding already.
     let (of, finding) = if answer.releases > 0 {
         (String::new(), "it")
     } else {
@@ -157,7 +157,7 @@ fn what(answer: &Answer) -> &'static str {
     if answer.fixed { "without" } else { "with" }
 }
 
-/// A commit's title, day and address.
+/// The title, the day, the hash and, on GitHub, the page of a commit.
 fn about(commit: &Commit, repository: &str) -> String {
     let mut text = format!("  {}\n  {}  {}\n", commit.title, commit.date, commit.id);
     let project = GITHUB.as_ref().and_then(|it| it.captures(repository));

@@ -1,4 +1,4 @@
-//! Engines and settings that cannot run here.
+//! Engines and settings that cannot run on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use crate::limits::{CANNOT_RUN, Limits, PATIENCE, examine, machine};
 use zprobe_engines as engines;
 use zprobe_model::spec::Engine;
 
-/// Engines and settings that cannot run here.
+/// The engines and settings that cannot run on this machine.
 pub struct Absent {
-    /// Engines that cannot run at all, each with why not and what to do.
+    /// The engines that cannot run at all, each with the reason and advice.
     pub engines: BTreeMap<Engine, String>,
     limits: Limits,
     python: PathBuf,
 }
 
 impl Absent {
-    /// Asks the machine, and the interpreter if one of the tasks needs it: that takes as long as the
-    /// imports do.
+    /// Asks the machine, and the interpreter if one of the tasks needs a real engine. The interpreter's answer takes
+    /// as long as the imports do.
     pub fn look(tasks: &[Task<'_>], python: &Path) -> Self {
         let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
         let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
@@ -31,7 +31,7 @@ impl Absent {
         Self { engines: missing(&wanted, checks), limits, python: python.to_owned() }
     }
 
-    /// Reason why a task cannot be run here; none if it can.
+    /// The reason why a task cannot be run here; `None` if it can.
     pub fn reason(&self, task: &Task<'_>) -> Option<String> {
         let engine = self.engines.get(&task.engine).cloned();
         let limit = || self.limits.refusal(&task.spec, &self.python);
@@ -39,7 +39,7 @@ impl Absent {
     }
 }
 
-/// The engines of `wanted` whose check is not well, each with the reason.
+/// The engines of `wanted` whose check failed, each with the reason.
 fn missing(wanted: &BTreeSet<Engine>, checks: Vec<Check>) -> BTreeMap<Engine, String> {
     // Checks are in the order of `Engine::CHOICES`, which begins with the native engine.
     let checks = Engine::CHOICES.iter().zip(checks);

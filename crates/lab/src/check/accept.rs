@@ -1,4 +1,4 @@
-//! Known findings: read from a baseline, and written to one.
+//! Known findings of a suite, which are read from a baseline and written to one.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,31 +13,31 @@ use crate::console::say;
 use zprobe_model::document::Document;
 use zprobe_report::suite::{Case, Notice};
 
-/// Comment above the entries of a new baseline.
+/// The comment above the entries of a new baseline.
 const HEAD: &str = "\
-# Findings of `zprobe check` that are known, each with why it is accepted and until when.
+# Known findings of `zprobe check`, each with the reason and the last day of its acceptance.
 ";
 
-/// Findings that are accepted, and those about to be.
+/// The accepted findings of a suite: the entries of the baseline, and the entries that the user asked to add.
 pub struct Accepted {
     baseline: Option<Baseline>,
     today: Date,
     writing: Option<Writing>,
 }
 
-/// Entries that are written for what a suite finds.
+/// The entries to write for the findings of a suite, as `--write-baseline` asks for.
 #[derive(Clone, Debug)]
 pub struct Writing {
-    /// The baseline that they are added to.
+    /// The baseline that the entries are added to.
     pub file: PathBuf,
-    /// The reason for which the findings are accepted.
+    /// The reason why the findings are accepted.
     pub reason: String,
     /// The last day on which the findings are accepted.
     pub expires: String,
 }
 
 impl Writing {
-    /// Baseline entries that accept the findings of these cases, as text and as they are read back.
+    /// The baseline entries that accept the findings of these cases, as text and in parsed form.
     fn of(&self, cases: &[Case]) -> Result<(String, Baseline)> {
         let text = baseline::entries(cases, self.reason.trim(), &self.expires);
         let document = Document { file: self.file.display().to_string(), text: text.clone() };
@@ -46,18 +46,18 @@ impl Writing {
 }
 
 impl Accepted {
-    /// Reads the baseline, by default the one in the working directory, and refuses entries that could not be
-    /// written before anything is run.
+    /// Reads the baseline, by default the one in the working directory. Entries that could not be written are refused
+    /// before any run.
     pub fn read(baseline: Option<&Path>, writing: Option<Writing>) -> Result<Self> {
         let today = today()?;
         let baseline = match baseline {
-            // The file that is about to be written need not be there yet.
+            // The file that is about to be written need not exist yet.
             Some(path) if writing.as_ref().is_some_and(|it| is_same(&it.file, path)) => read(path)?,
             Some(path) => {
                 Some(read(path)?.with_context(|| format!("cannot find {}", path.display()))?)
             }
             None => read(Path::new(baseline::FILE))?.inspect(|_| {
-                say(format_args!("note: accepted is what {} lists", baseline::FILE));
+                say(format_args!("note: the findings that {} lists are accepted", baseline::FILE));
             }),
         };
         if let Some(Writing { file, reason, expires }) = &writing {
@@ -66,7 +66,7 @@ impl Accepted {
                 Some(day) => ensure!(day >= today, "--expires {expires}: that day is over"),
             }
             ensure!(!reason.trim().is_empty(), "--reason: is empty; say why this is accepted");
-            // Entries are added to what can be read.
+            // Entries are added only to a baseline that can be read.
             read(file)?;
             let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
             ensure!(
@@ -78,14 +78,14 @@ impl Accepted {
         Ok(Self { baseline, today, writing })
     }
 
-    /// Marks what the baseline accepts in a case.
+    /// Marks the findings of a case that the baseline accepts.
     pub fn mark(&self, case: &mut Case) {
         if let Some(baseline) = &self.baseline {
             baseline.accept(case, self.today);
         }
     }
 
-    /// A case as it will be in the report once the entries that the user asked for are written.
+    /// The case as the report will show it, after the entries that the user asked for are written.
     pub fn in_the_end(&self, case: &Case) -> Case {
         let mut case = case.clone();
         if let Some(writing) = &self.writing
@@ -96,8 +96,8 @@ impl Accepted {
         case
     }
 
-    /// Writes the entries that the user asked for, and returns notices about entries of the
-    /// baseline that need attention. Marks all cases.
+    /// Writes the entries that the user asked for, and returns notices about baseline entries that need attention.
+    /// The new entries mark their findings in all cases.
     pub fn finish(&self, cases: &mut [Case], whole: bool) -> Result<Vec<Notice>> {
         let notices = self.baseline.as_ref().map(|it| it.notices(cases, self.today, whole));
         if let Some(writing) = &self.writing {
@@ -108,13 +108,13 @@ impl Accepted {
                 append(&writing.file, &entries).with_context(|| format!("cannot write {path}"))?;
                 cases.iter_mut().for_each(|case| written.accept(case, self.today));
             }
-            say(format_args!("{path}: {count} new"));
+            say(format_args!("{path}: {count} new findings accepted"));
         }
         Ok(notices.unwrap_or_default())
     }
 }
 
-/// True if two paths mean the same file, even if it is not there yet.
+/// True if two paths mean the same file, even if the file does not exist yet.
 fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         let path = std::path::absolute(path).ok()?;
@@ -123,7 +123,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     place(one).is_some_and(|place_of_one| Some(place_of_one) == place(other))
 }
 
-/// Reads a baseline; none if there is no such file.
+/// Reads a baseline; `None` if the file does not exist.
 fn read(path: &Path) -> Result<Option<Baseline>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -139,7 +139,7 @@ fn append(path: &Path, entries: &str) -> io::Result<()> {
     file.write_all(format!("{head}{entries}").as_bytes())
 }
 
-/// The day in UTC.
+/// Today's date in UTC.
 fn today() -> Result<Date> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     now.get(..10).and_then(day).context("the clock of this machine is out of range")

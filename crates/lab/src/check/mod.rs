@@ -1,7 +1,7 @@
-//! A suite of probes over warm ranks, and one answer for a CI.
+//! `zprobe check`: a suite of probes over warm ranks, with one verdict for CI.
 //!
-//! A case is a probe on one engine: a run with the arguments of the probe, over a pool, so that each engine
-//! is loaded once. An engine that cannot run here is left out, and said so.
+//! A case is a probe on one engine: a run with the arguments of the probe, over a pool, so that each engine is loaded
+//! once. Engines that cannot run on this machine are skipped, with a message.
 
 mod absent;
 pub mod accept;
@@ -27,28 +27,28 @@ use zprobe_model::run_dir::Claim;
 use zprobe_model::spec::Engine;
 use zprobe_report::suite::{Case, Status, Suite};
 
-/// A suite that is to be checked.
+/// A suite to check, with its options.
 pub struct Check<'a> {
-    /// Engines that the user has named, and that therefore have to be there.
+    /// The engines that the user has named, which must therefore be able to run.
     pub named: &'a [Engine],
     /// The interpreter that has the real engines.
     pub python: &'a Path,
-    /// Findings that are accepted.
+    /// The findings that are accepted.
     pub accepted: &'a Accepted,
-    /// True if nothing is started after the first case that is not well.
+    /// True if nothing is started after the first bad case.
     pub fail_fast: bool,
-    /// Number of pools that run side by side.
+    /// The number of pools that run side by side.
     pub jobs: usize,
-    /// Directory for the runs that are not well; a new one if none is named.
+    /// The directory for the runs of bad cases; `None` for a new directory.
     pub out: Option<PathBuf>,
-    /// True if these are all cases of the standard suite.
+    /// True if the cases are all cases of the standard suite.
     pub is_whole: bool,
-    /// File that stands for probes which have none of their own.
+    /// The path of the configuration file, which stands in for a probe that has no file of its own.
     pub configuration: String,
 }
 
 impl Check<'_> {
-    /// Runs all cases that can be run here.
+    /// Runs all cases that can run on this machine.
     pub fn suite(self, tasks: &[Task<'_>]) -> Result<Suite> {
         let start = Instant::now();
         let absent = Absent::look(tasks, self.python);
@@ -71,9 +71,9 @@ impl Check<'_> {
         secrets::without(suite)
     }
 
-    /// Reason why these cases give no answer about the engines that are meant, if they give none:
-    /// the engines that are named, or else any real one. The native engine is part of zprobe, and
-    /// says nothing about real ones.
+    /// The reason why these cases give no answer about the intended engines; `None` if they do. The intended engines
+    /// are the named ones, or else any real engine: the native engine is part of zprobe, and says nothing about real
+    /// ones.
     fn unchecked(&self, cases: &[Case]) -> Option<String> {
         let was_run = |engine: &Engine| {
             cases.iter().any(|case| case.engine == *engine && case.run_was_made())
@@ -81,8 +81,8 @@ impl Check<'_> {
         if self.named.is_empty() {
             let real = Engine::CHOICES.iter().filter(|engine| engines::of(**engine).is_real());
             return real.clone().all(|engine| !was_run(engine)).then(|| {
-                "no real engine was checked: what was run is zprobe's own. Name the Python that has \
-                 yours with --python; if zprobe's own is meant, say --engine native"
+                "no real engine was checked: only zprobe's own. Name the Python that has \
+                 your engine with --python, or give --engine native to check zprobe's own"
                     .to_owned()
             });
         }
@@ -90,7 +90,7 @@ impl Check<'_> {
         Some(format!("--engine {engine}: none of its probes was run"))
     }
 
-    /// Refuses a suite without an engine that somebody has asked for.
+    /// Refuses a suite if an engine that the user named cannot run.
     fn refuse_missing(&self, missing: &BTreeMap<Engine, String>) -> Result<()> {
         match missing.iter().find(|(engine, _)| self.named.contains(engine)) {
             Some((engine, reason)) => bail!("--engine {engine}: {reason}"),
@@ -99,7 +99,7 @@ impl Check<'_> {
     }
 }
 
-/// Refuses to give a verdict on a suite of which nothing was run.
+/// Refuses to give a verdict on a suite if none of its cases was run.
 pub fn refuse_nothing(suite: &Suite) -> Result<()> {
     if !suite.cases.iter().any(Case::run_was_made) {
         let reason = suite.cases.iter().find(|case| case.status == Status::NotRun);

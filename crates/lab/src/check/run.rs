@@ -1,4 +1,4 @@
-//! The runs of a suite, and the cases that come of them.
+//! The runs of a suite, and the cases that are made from their reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::worker::Worker;
 use zprobe_report::suite::{Case, Status, findings};
 use zprobe_report::{Finding, Report};
 
-/// Runs all cases that can be run here, and says of the others why they were not run.
+/// Runs all cases that can run on this machine, and notes for all others why they were not run.
 pub fn all(
     tasks: &[Task<'_>],
     absent: &Absent,
@@ -71,7 +71,8 @@ pub fn all(
     Ok(cases.collect())
 }
 
-/// The words about a case: at once if it is not well, for people who may wait for minutes.
+/// The line that is printed when a case is over; `None` for a good case without `--verbose`. A bad case is shown at
+/// once, because people may wait for the suite for minutes.
 fn words(case: &Case) -> Option<String> {
     let words = if case.status.is_bad() {
         format!(": {}", case.complaint().lines().next().unwrap_or_default())
@@ -89,7 +90,7 @@ fn words(case: &Case) -> Option<String> {
     Some(format!("{}: {}{words}", case.status, case.id()))
 }
 
-/// Runs a case. Whatever keeps it from running is its outcome, and not an error.
+/// Runs a case. A failure to run is the outcome of the case, and not an error.
 fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
@@ -125,7 +126,8 @@ fn judged(task: &Task<'_>, report: &Report) -> Case {
         report.findings.iter().partition(|finding| finding.limit.is_some());
     let status = match Status::of(report.verdict) {
         _ if judgement.ok => Status::Passed,
-        // Clean where something else was expected; then, findings before the limit was met.
+        // First arm: the run is clean, but a finding was expected. Second arm: the run had findings before it met the
+        // limit.
         Status::Passed => Status::Failed,
         Status::Crashed if !limits.is_empty() => Status::Failed,
         status => status,

@@ -1,4 +1,4 @@
-//! The cases of a suite: probes, and the engines that each is run on.
+//! The cases of a suite: probes, each paired with the engines that it is run on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,50 +15,49 @@ use zprobe_model::document::{Document, nearest};
 use zprobe_model::spec::{Engine, RunSpec};
 use zprobe_report::Form;
 
-/// Reads the settings of a probe as arguments of `zprobe run`. Paths in them are meant from this directory.
+/// Reads the settings of a probe as arguments of `zprobe run`. Relative paths in them start from the given directory.
 pub type ReadSettings<'a> = dyn Fn(&Probe, &Path) -> Result<Vec<String>> + 'a;
 
-/// A probe, where it is from, and the arguments that it gives to a run.
+/// A probe, its file, and its arguments for a run.
 pub struct Chosen {
-    /// The probe.
+    /// The probe that was chosen.
     pub probe: Probe,
-    /// Path of the file of the probe from the working directory; none for probes that are part of
-    /// zprobe.
+    /// The path of the probe's file from the working directory; `None` for probes that are part of zprobe.
     pub file: Option<String>,
-    /// The settings as arguments of `zprobe run`.
+    /// The settings of the probe as arguments of `zprobe run`.
     pub arguments: Vec<String>,
 }
 
 impl Chosen {
-    /// Arguments of `zprobe run` for the probe on an engine.
+    /// The arguments of `zprobe run` for the probe on an engine.
     fn arguments_on(&self, engine: Engine) -> Vec<String> {
         let engine = ["--engine".to_owned(), engine.to_string()];
         engine.into_iter().chain(self.arguments.iter().cloned()).collect()
     }
 }
 
-/// A probe on one engine.
+/// A case: a probe on one engine.
 pub struct Task<'a> {
-    /// The probe.
+    /// The probe of the case.
     pub chosen: &'a Chosen,
-    /// The engine.
+    /// The engine of the case.
     pub engine: Engine,
     /// The settings of the run.
     pub spec: RunSpec,
-    /// The source of its ranks.
+    /// The source of the run's ranks.
     pub ranks: Ranks,
-    /// The command that makes the run by itself.
+    /// The command line that makes only this run.
     pub command: String,
 }
 
 impl Task<'_> {
-    /// The engine and the probe: `deepspeed/stage1-bf16`.
+    /// The name of the case, by engine and probe: `deepspeed/stage1-bf16`.
     pub fn id(&self) -> String {
         format!("{}/{}", self.engine, self.chosen.probe.name)
     }
 }
 
-/// The probes that are named; without names, the standard suite.
+/// The probes that the names stand for; without names, the standard suite.
 pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chosen>> {
     let chosen = |probe, file| chosen(probe, file, settings);
     let standard = registry::probes()?;
@@ -95,7 +94,7 @@ pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chose
     Ok(all.into_values().collect())
 }
 
-/// The files that a name stands for, if it is a file or a directory.
+/// The probe files that a name stands for; `None` if the name is neither a file nor a directory.
 fn files(name: &str) -> Result<Option<Vec<PathBuf>>> {
     let path = Path::new(name);
     if path.is_dir() {
@@ -120,7 +119,7 @@ fn files(name: &str) -> Result<Option<Vec<PathBuf>>> {
     Ok(is_file.then(|| vec![path.to_owned()]))
 }
 
-/// Reads a probe, and says where it is from the directory `dir`.
+/// Reads a probe from a file, and returns it with the file's path as seen from the directory `dir`.
 fn read(path: &Path, dir: &Path) -> Result<(Probe, String)> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -128,7 +127,7 @@ fn read(path: &Path, dir: &Path) -> Result<(Probe, String)> {
     Ok((Probe::read(Document { file: file.clone(), text })?, file))
 }
 
-/// Text of a path as seen from a directory.
+/// The text of a path as seen from a directory.
 pub fn shown(path: &Path, dir: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute.strip_prefix(dir).unwrap_or(path).display().to_string()
@@ -153,19 +152,19 @@ fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Re
     Ok(Chosen { probe, file, arguments })
 }
 
-/// Choice among the cases of probes.
+/// The user's choice among the cases of probes.
 pub struct Choice<'a> {
-    /// Engines whose cases are chosen; all if none is named.
+    /// The engines whose cases are chosen; empty for all engines.
     pub engines: &'a [Engine],
-    /// Texts that must all be in the words of a case that is chosen.
+    /// Texts that must all occur in the name, the description or the arguments of a chosen case.
     pub filter: &'a [String],
-    /// Arguments that say after how much silence a rank counts as hung.
+    /// The arguments that set after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
-    /// The interpreter that commands name.
+    /// The interpreter that the commands of cases name.
     pub python: Option<&'a Path>,
 }
 
-/// The cases of these probes, engine by engine.
+/// The chosen cases of these probes, engine by engine.
 pub fn tasks<'a>(
     probes: &'a [Chosen],
     choice: &Choice<'_>,
@@ -190,7 +189,7 @@ pub fn tasks<'a>(
     pairs.into_iter().map(|(chosen, engine)| task(chosen, engine, choice, read)).collect()
 }
 
-/// A probe on an engine, if `zprobe run` takes it.
+/// The case of a probe on an engine, if `zprobe run` accepts its settings.
 fn task<'a>(
     chosen: &'a Chosen,
     engine: Engine,
@@ -203,7 +202,7 @@ fn task<'a>(
     if let Some(python) = choice.python.filter(|_| engines::of(engine).is_real()) {
         words.extend(["--python".to_owned(), python.display().to_string()]);
     }
-    // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
+    // Only a word with a NUL byte cannot be quoted, and a command line cannot contain such a word.
     let command =
         shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
     arguments.extend(choice.timeout.iter().cloned());
@@ -212,7 +211,7 @@ fn task<'a>(
     Ok(Task { chosen, engine, spec: order.spec, ranks: order.ranks, command })
 }
 
-/// True if the filters let a probe on an engine pass.
+/// True if a probe on an engine passes all filters.
 fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
     let probe = &chosen.probe;
     let arguments = chosen.arguments_on(engine).join(" ");
@@ -220,10 +219,10 @@ fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
     filter.iter().all(|text| words.iter().any(|word| word.contains(text)))
 }
 
-/// The cases that would be run: a line for each, or a document for programs.
+/// The cases that would be run: one line for each case, or a JSON document.
 ///
 /// # Errors
-/// When the document cannot be written, which does not happen.
+/// When the JSON cannot be written, which does not happen.
 pub fn list(tasks: &[Task<'_>], form: Form) -> Result<String> {
     if form == Form::Json {
         let rows = tasks.iter().map(|task| {
@@ -240,6 +239,6 @@ pub fn list(tasks: &[Task<'_>], form: Form) -> Result<String> {
     }
     let lines = tasks.iter().map(|task| (task.id(), task.command.as_str())).collect::<Vec<_>>();
     let width = lines.iter().map(|(id, _)| id.len()).max().unwrap_or(0);
-    // A command is there to be copied, and therefore not wrapped.
+    // A command is not wrapped, because users copy it.
     Ok(lines.iter().map(|(id, command)| format!("{id:width$}  {command}\n")).collect())
 }

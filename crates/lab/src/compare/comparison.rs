@@ -1,9 +1,9 @@
 //! Two runs side by side: the findings that only one of them has, and the gaps between their
 //! numbers.
 //!
-//! Verdicts, findings and contribution weights are the same or not. Losses, norms and parameters
-//! contain rounding errors, so that gaps between them are reported and not judged. Only two runs of
-//! the same settings and the same software must be the same to the last bit.
+//! Verdicts, findings and contribution weights are either equal or not. Losses, norms and parameters contain rounding
+//! errors, so that gaps between them are reported but not judged. Only two runs with the same settings and the same
+//! software must be equal to the last bit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,97 +16,98 @@ use zprobe_model::trace::Point;
 use zprobe_report::words::matrix_text;
 use zprobe_report::{Contribution, Exit, Report, Schema, Verdict};
 
-/// Two runs side by side: what `zprobe compare --output-format json` prints. Its JSON Schema is
-/// checked in as `schema/compare.v1.schema.json`.
+/// A comparison of two runs, as `zprobe compare --output-format json` prints it. Its JSON Schema is checked in as
+/// `schema/compare.v1.schema.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// Version of this format.
+    /// The version of this format.
     pub schema: Schema,
-    /// Names of the two runs.
+    /// The names of the two runs.
     pub names: Pair<String>,
-    /// True if nothing that can be judged differs.
+    /// True if the runs differ in nothing that can be judged.
     pub same: bool,
-    /// Verdicts on the two runs.
+    /// The verdicts on the two runs.
     pub verdicts: Pair<Verdict>,
-    /// Codes of the findings of both runs.
+    /// The codes of the findings of both runs.
     pub findings: Findings,
-    /// Settings that differ, as they are in the specification.
+    /// The settings that differ, named as in the specification.
     pub settings: Vec<Difference>,
-    /// Versions that differ.
+    /// The packages whose versions differ.
     pub versions: Vec<Difference>,
-    /// Contribution weights that differ; empty where the runs do not have the same gradients.
+    /// The contribution weights that differ; empty where the runs do not have the same gradients.
     pub weights: Vec<Weights>,
-    /// True if weights were compared.
+    /// True if the weights were compared, because both runs have the same gradients.
     pub weights_compared: bool,
-    /// Loss and gradient norm of each step, and the gap between the parameters after it.
+    /// The loss and the gradient norm of each step, and the gap between the parameters after the step.
     pub steps: Vec<Step>,
-    /// Gaps between norms of buffers, by point of the journey; empty where the runs do not split
-    /// their batches alike.
+    /// The gaps between norms of buffers, by point of the gradient's journey; empty where the runs do not split their
+    /// batches alike.
     pub norms: Vec<NormGap>,
 }
 
 /// A value of the first run and the same value of the second run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pair<T> {
-    /// Value of the first run.
+    /// The value of the first run.
     pub a: T,
-    /// Value of the second run.
+    /// The value of the second run.
     pub b: T,
 }
 
-/// Codes of findings.
+/// The codes of the findings of two runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Findings {
-    /// Codes that both runs have.
+    /// The codes that both runs have.
     pub both: Vec<String>,
-    /// Codes that only the first run has.
+    /// The codes that only the first run has.
     pub only_a: Vec<String>,
-    /// Codes that only the second run has.
+    /// The codes that only the second run has.
     pub only_b: Vec<String>,
 }
 
-/// A setting or a version that differs; a value is none where its run does not have it.
+/// A setting or a version that differs; the value is `None` for a run that does not have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
-    /// Name of the setting or of the package.
+    /// The name of the setting or of the package.
     pub name: String,
-    /// Value in the first run.
+    /// The value in the first run.
     pub a: Option<String>,
-    /// Value in the second run.
+    /// The value in the second run.
     pub b: Option<String>,
 }
 
-/// Contribution weights that differ.
+/// The contribution weights of a buffer that differ between the runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Weights {
-    /// Point of the gradient's journey.
+    /// The point of the gradient's journey.
     pub point: Point,
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Microbatch, inside the accumulation.
+    /// The microbatch, from 0; `None` for a point after the accumulation.
     pub microbatch: Option<usize>,
-    /// Rank whose buffer this is.
+    /// The rank that holds the buffer.
     pub rank: usize,
-    /// Parameters concerned; none for all others.
+    /// The names of the parameters that the weights are about; `None` for all parameters that no other entry of the
+    /// same buffer names.
     pub params: Option<Vec<String>>,
-    /// Weights in the first run, as [`Contribution::weights`]; none if it has no such entry.
+    /// The weights in the first run, as [`Contribution::weights`]; `None` if the first run has no such entry.
     pub a: Option<Vec<Vec<f64>>>,
-    /// Weights in the second run.
+    /// The weights in the second run; `None` if the second run has no such entry.
     pub b: Option<Vec<Vec<f64>>>,
 }
 
-/// A step that both runs have.
+/// The numbers of a step that both runs have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Mean loss.
+    /// The mean loss of the step.
     pub loss: Pair<Option<f64>>,
-    /// Global norm of the gradient: the engines' own where both have one, else that of what the
-    /// inner optimizers consumed.
+    /// The global norm of the gradient: as the engines computed it if both engines did, else of the inner optimizers'
+    /// input.
     pub gradient_norm: Pair<Option<f64>>,
-    /// Gap between the parameters of rank 0 after the step, where both runs recorded them in the
-    /// same shapes.
+    /// The gap between the parameters of rank 0 after the step; `None` unless both runs recorded them in the same
+    /// shapes.
     pub parameters: Option<Gap>,
 }
 
@@ -145,7 +146,7 @@ impl Comparison {
         }
     }
 
-    /// The exit code: a crash of one of the two counts most, then a difference, then doubt.
+    /// The exit code: a crash of either run counts most, then a difference, then an inconclusive run.
     pub fn exit(&self) -> Exit {
         let either = |verdict| self.verdicts.a == verdict || self.verdicts.b == verdict;
         match self.same {
@@ -156,26 +157,27 @@ impl Comparison {
         }
     }
 
-    /// True if the runs are of the same settings and software, so that every bit must be equal.
+    /// True if the runs have the same settings and software, so that every bit must be equal.
     pub fn must_be_equal(&self) -> bool {
         self.settings.is_empty() && self.versions.is_empty()
     }
 }
 
 impl Step {
-    /// True if no number differs.
+    /// True if no number of the step differs.
     fn is_equal(&self) -> bool {
         self.loss.a == self.loss.b
             && self.gradient_norm.a == self.gradient_norm.b
             && self.parameters.is_none_or(|gap| gap.differing == 0)
     }
 
-    /// Absolute difference of the losses.
+    /// The absolute difference of the two losses.
     pub fn loss_gap(&self) -> Option<f64> {
         Some((self.loss.a? - self.loss.b?).abs())
     }
 
-    /// Absolute difference of the norms, in percent of the first; none where that is 0.
+    /// The absolute difference of the norms, in percent of the first; `None` where the first norm is 0 or a norm is
+    /// missing.
     pub fn norm_gap_percent(&self) -> Option<f64> {
         let (a, b) = (self.gradient_norm.a?, self.gradient_norm.b?);
         (a != 0.0).then(|| 100.0 * (a - b).abs() / a.abs())
@@ -194,7 +196,7 @@ fn findings(a: &Report, b: &Report) -> Findings {
     }
 }
 
-/// Settings that differ. The time limit is left out, as it is no part of the run itself.
+/// The settings that differ. The time limit is left out, because it does not change the run itself.
 fn settings(a: &Report, b: &Report) -> Vec<Difference> {
     let flat = |report: &Report| {
         let mut all = BTreeMap::new();
@@ -231,7 +233,7 @@ fn differences(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Ve
     names.into_iter().map(difference).filter(differs).collect()
 }
 
-/// Key of an entry: step, microbatch, point, rank and parameters.
+/// The key of a contribution entry: step, microbatch, point, rank and parameters.
 type Place = (usize, Option<usize>, Point, usize, Option<Vec<String>>);
 
 fn place(entry: &Contribution) -> Place {
@@ -264,7 +266,7 @@ fn weights(a: &Report, b: &Report) -> Vec<Weights> {
         .collect()
 }
 
-/// True if weights differ by more than both error bounds together.
+/// True if the weights of two entries differ by more than the sum of their error bounds.
 fn apart(a: &Contribution, b: &Contribution) -> bool {
     let all = |entry: &Contribution| -> Vec<f64> {
         entry.weights.iter().chain(&entry.leftover).flatten().copied().collect()
@@ -275,7 +277,7 @@ fn apart(a: &Contribution, b: &Contribution) -> bool {
 }
 
 impl Weights {
-    /// The weights of both runs in words.
+    /// The weights of both runs as text.
     pub fn words(&self) -> Pair<String> {
         let words = |weights: &Option<Vec<Vec<f64>>>| {
             weights.as_deref().map_or("not read".to_owned(), matrix_text)

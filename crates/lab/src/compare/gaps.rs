@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 use zprobe_model::trace::{Event, ParamInfo, Payload, Point, Trace};
 use zprobe_report::{Norms, Report};
 
-/// Difference between two buffers of the same elements.
+/// The difference between two buffers of the same elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
-    /// Number of elements that differ.
+    /// The number of elements that differ.
     pub differing: usize,
-    /// Number of elements that were compared.
+    /// The number of elements that were compared.
     pub of: usize,
-    /// Largest difference of an element; none where one is not finite.
+    /// The largest absolute difference of an element; `None` where a difference is not finite.
     pub largest: Option<f64>,
-    /// Norm of the difference, relative to the norm of the first buffer; none where that is 0, or
-    /// either is not finite.
+    /// The norm of the difference, relative to the norm of the first buffer; `None` where that norm is 0, or the
+    /// result is not finite.
     pub relative: Option<f64>,
 }
 
-/// Gap between the norms of two runs at a point of the journey.
+/// The gap between the norms of two runs at one point of the gradient's journey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NormGap {
-    /// Point of the gradient's journey.
+    /// The point of the gradient's journey.
     pub point: Point,
-    /// Number of norms, each of one moment and rank, that both runs have.
+    /// The number of norms that both runs have, each of one moment and one rank.
     pub compared: usize,
-    /// Number of these norms that are not equal.
+    /// The number of compared norms that are not equal.
     pub differing: usize,
-    /// Largest difference, relative to the norm in the first run.
+    /// The largest difference, relative to the norm in the first run.
     pub largest: f64,
 }
 
@@ -52,8 +52,8 @@ impl Gap {
     }
 }
 
-/// Gaps between the parameters of rank 0 after each step that both runs recorded. There are none if
-/// the models are of different shapes.
+/// The gaps between the parameters of rank 0 after each step that both runs recorded; empty if the models have
+/// different shapes.
 pub(super) fn parameter_gaps(a: Option<&Trace>, b: Option<&Trace>) -> BTreeMap<usize, Gap> {
     let (Some(a), Some(b)) = (a, b) else { return BTreeMap::new() };
     if model(a) != model(b) {
@@ -75,7 +75,7 @@ fn model(trace: &Trace) -> Option<&[ParamInfo]> {
     })
 }
 
-/// The parameters of rank 0 by step.
+/// The parameters of rank 0 after each step, by step.
 fn parameters<'a>(trace: &'a Trace) -> BTreeMap<usize, &'a Payload> {
     let of_event = |(rank, event): (Option<usize>, &'a Event)| match (rank, event) {
         (Some(0), Event::Buffer { step: Some(step), point: Point::Parameters, payload, .. }) => {
@@ -86,7 +86,7 @@ fn parameters<'a>(trace: &'a Trace) -> BTreeMap<usize, &'a Payload> {
     trace.events().filter_map(of_event).collect()
 }
 
-/// Gaps between the norms of two runs, by point.
+/// The gaps between the norms of two runs, by point of the gradient's journey.
 pub(super) fn norm_gaps(a: &Report, b: &Report) -> Vec<NormGap> {
     let mut gaps: BTreeMap<Point, NormGap> = BTreeMap::new();
     let same = |a: &Norms, b: &Norms| {

@@ -1,4 +1,4 @@
-//! Two runs side by side: recorded ones, or two that are made now.
+//! `zprobe compare`: two runs side by side, either recorded earlier or made now.
 
 mod comparison;
 mod gaps;

@@ -15,19 +15,19 @@ use crate::store::run_id;
 use zprobe_model::trace::Trace;
 use zprobe_report::Report;
 
-/// A run of a comparison.
+/// A run of a comparison: side A or side B.
 #[derive(Debug)]
 pub struct Side {
-    /// The name of the run.
+    /// The name of the run in the comparison: its path or its flags.
     pub name: String,
     /// The report on the run.
     pub report: Report,
-    /// The trace, where that is at hand: a report alone has no parameters.
+    /// The trace of the run; `None` if only a report was read, which has no parameters.
     pub trace: Option<Trace>,
 }
 
 impl Side {
-    /// Reads a recorded run, or a report alone.
+    /// Reads a recorded run from its directory, or only a report from its file.
     pub fn recorded(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         if path.is_dir() {
@@ -42,14 +42,14 @@ impl Side {
     }
 }
 
-/// Makes two runs, each named by its flags, in `a` and `b` in the directory `out`.
+/// Makes two runs, each named by its flags, in the directories `a` and `b` inside of `out`.
 pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, Side)> {
     let queue = Queue::unseen()?;
     let side = |(flags, order): (&str, &Order), name: &str| {
         let record = || record(order, &format!("{}-{name}", run_id()), &out.join(name), None);
         let (report, trace) = queue.job(name, record).map_err(|reason| {
             anyhow!(
-                "--{name}: {reason}; nothing was compared, and what was run is in {}",
+                "--{name}: {reason}; nothing was compared, and the finished runs are in {}",
                 out.display()
             )
         })??;

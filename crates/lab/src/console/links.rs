@@ -1,4 +1,4 @@
-//! Links for terminals that open them (OSC 8): addresses of the web, and directories of this machine.
+//! Hyperlinks (OSC 8) for terminals that show them: web addresses, and directories of this machine.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
@@ -11,7 +11,7 @@ pub use supports_hyperlinks::Stream;
 
 use zprobe_model::visible;
 
-/// An address of the web, without the punctuation of the sentence around it.
+/// A web address, without the punctuation of the sentence around it.
 static ADDRESS: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"https?://[^\s\x1b<>"]*[^\s\x1b<>"'.,;:!?)\]}]"#)
         .unwrap_or_else(|error| unreachable!("{error}"))
@@ -22,7 +22,7 @@ pub fn addresses(text: &str, stream: Stream) -> Cow<'_, str> {
     if shows_links(stream) { linked(text) } else { Cow::Borrowed(text) }
 }
 
-/// The directory's path as a link to it, if `stream` is a terminal that shows links.
+/// The path of a directory, as a link to the directory if `stream` is a terminal that shows links.
 pub fn directory(dir: &Path, stream: Stream) -> String {
     let shown = dir.display().to_string();
     let shown = visible::terminal(&visible::text(&shown)).into_owned();
@@ -35,7 +35,8 @@ pub fn directory(dir: &Path, stream: Stream) -> String {
     }
 }
 
-/// True for a terminal that shows links. `FORCE_HYPERLINK` is about terminals, and not about a program that reads.
+/// True if `stream` is a terminal that shows links. `FORCE_HYPERLINK` only applies to terminals, and not to a pipe or a
+/// file.
 fn shows_links(stream: Stream) -> bool {
     let is_terminal = match stream {
         Stream::Stdout => io::stdout().is_terminal(),

@@ -1,7 +1,7 @@
-//! The terminal: everything that zprobe writes to standard output, standard error or a line of progress.
+//! The console: all output of zprobe to standard output, to standard error and to progress lines.
 //!
-//! Text of strangers may be in it. So it is made visible on the way, and no line of it is a command to the
-//! CI that keeps the log; only zprobe's own styles pass. `clippy.toml` forbids every other way out.
+//! Output may contain untrusted text. Therefore hidden characters in all output are made visible, no line of it can act
+//! as a command to a CI that keeps the log, and only zprobe's own styles pass. `clippy.toml` forbids all other output.
 
 #![expect(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
@@ -24,19 +24,19 @@ pub use self::verbosity::Verbosity;
 use zprobe_model::visible;
 use zprobe_report::render::WIDTH;
 
-/// Colours on standard output and standard error.
+/// Colours of the text on standard output and standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Colour {
-    /// On a terminal, unless variables say otherwise.
+    /// Only on a terminal, unless environment variables say otherwise.
     Auto,
-    /// Always.
+    /// Always use colours.
     Always,
-    /// Never.
+    /// Never use colours.
     Never,
 }
 
-/// Chooses the colours of this process. `NO_COLOR` weighs more than `FORCE_COLOR`, as in Python, and the flag
-/// more than both.
+/// Sets the use of colours in this process. `NO_COLOR` overrides `FORCE_COLOR`, as in Python, and the flag overrides
+/// both variables.
 pub fn colour(chosen: Colour) {
     let is_set = |name| std::env::var(name).is_ok_and(|value| !value.is_empty() && value != "0");
     let choice = match chosen {
@@ -50,8 +50,8 @@ pub fn colour(chosen: Colour) {
     choice.write_global();
 }
 
-/// Columns for text on standard output: those of the terminal, or the number in `COLUMNS`, but no more
-/// than reads well, and no fewer than tables take.
+/// The width of text on standard output, in columns: the number in `COLUMNS`, or the width of the terminal. At most
+/// [`WIDTH`], which reads well, and at least 40, which tables need.
 pub fn columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal =
@@ -59,68 +59,68 @@ pub fn columns() -> usize {
     said.or_else(terminal).unwrap_or(WIDTH).clamp(40, WIDTH)
 }
 
-/// Columns of the terminal on standard output; none where there is no terminal, but a program that may look at each
-/// line by itself.
+/// The width of the terminal on standard output, in columns; `None` if standard output is not a terminal, because a
+/// program may read its lines one by one.
 pub fn terminal_columns() -> Option<usize> {
     io::stdout().is_terminal().then(columns)
 }
 
-/// Writes a document to standard output, with zprobe's own styles where colours are wanted.
+/// Writes a document to standard output, with zprobe's own styles if colours are in use.
 pub fn print(text: &str) -> Result<()> {
     let text = visible::terminal(text);
     written(anstream::stdout().lock(), &links::addresses(&text, Stream::Stdout))
 }
 
-/// Writes a document without styles to standard output: any style in it is somebody else's.
+/// Writes a document without styles to standard output; any style in the text is not zprobe's own, and is removed.
 pub fn plain(text: &str) -> Result<()> {
     print(&visible::text(text))
 }
 
-/// Writes a renderer's commands to a CI to standard output.
+/// Writes the CI commands of a renderer to standard output.
 pub fn commands(text: &str) -> Result<()> {
     written(anstream::stdout().lock(), &visible::text(text))
 }
 
-/// Writes an answer to another zprobe, which reads standard output.
+/// Writes an answer for another zprobe process, which reads this standard output.
 pub fn answer(line: &str) -> Result<()> {
     written(io::stdout().lock(), &format!("{line}\n"))
 }
 
 fn written(mut stdout: impl Write, text: &str) -> Result<()> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // The reader has seen enough (`| head`).
+        // The reader has closed the pipe (`| head`).
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
 }
 
-/// Writes to standard error. Where that cannot be written to, nobody is there to be told so.
+/// Writes to standard error. A failure to write is ignored, because it could not be reported.
 fn said(text: &str) {
     let mut stderr = anstream::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// Tells people on standard error something that is neither data nor an error; nothing with `--quiet`.
+/// Writes a message that is neither data nor an error to standard error; with `--quiet`, writes nothing.
 pub fn say(text: impl Display) {
     if !Verbosity::get().quiet {
         said(&format!("{}\n", visible::terminal(&visible::text(&text.to_string()))));
     }
 }
 
-/// Tells people on a terminal something while another program writes there, too: the line that this one has begun, such
-/// as a bar of progress, makes way, and comes again.
+/// Writes a message to a terminal to which another program writes, too. An unfinished line of that program, such as a
+/// progress bar, is cleared, and the program draws it again.
 fn say_between(text: &str) {
     said(&format!("\r\x1b[Kzprobe: {}\n", visible::terminal(&visible::text(text))));
 }
 
-/// Tells people on standard error in which directory something is recorded; nothing with `--quiet`.
+/// Writes to standard error in which directory a run is recorded; with `--quiet`, writes nothing.
 pub fn say_recorded(dir: &Path) {
     if !Verbosity::get().quiet {
         said(&format!("recorded in {}\n", links::directory(dir, Stream::Stderr)));
     }
 }
 
-/// Tells people on standard error why a command cannot do its work.
+/// Writes an error message to standard error.
 pub fn error(text: &str) {
     let style = anstyle::AnsiColor::Red.on_default().bold();
     let text = format!("error: {}", visible::text(text));
@@ -128,8 +128,7 @@ pub fn error(text: &str) {
     said(&format!("{text}\n"));
 }
 
-/// Shows clap's help, or clap's complaint about a command line. The result is true if help was wanted and
-/// shown.
+/// Shows clap's help, or clap's error about a command line. Returns true if help was requested and shown.
 pub fn usage(error: &clap::Error) -> bool {
     let text = error.render().ansi().to_string();
     let text = visible::terminal(&text);

@@ -1,4 +1,4 @@
-//! Progress of work that has many parts, in one line.
+//! The progress line of a task with many parts.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressState, P
 use super::{Verbosity, error, say};
 use zprobe_model::visible;
 
-/// Time between two pictures of a spinner.
+/// The time between two frames of a spinner.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Time between two pictures of a line that counts seconds.
+/// The time between two updates of a line that counts seconds.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Lines of progress on standard error; hidden where that is no terminal, and with `--quiet`.
+/// The progress lines on standard error; hidden if standard error is not a terminal, and with `--quiet`.
 pub(super) fn lines() -> MultiProgress {
     let lines = MultiProgress::new();
     if Verbosity::get().quiet {
@@ -23,7 +23,7 @@ pub(super) fn lines() -> MultiProgress {
     lines
 }
 
-/// A line of progress of this style, at the end of the others.
+/// Adds a progress line with this template after the other lines.
 pub(super) fn line(lines: &MultiProgress, length: usize, template: &str) -> ProgressBar {
     let line = lines.add(ProgressBar::new(length as u64));
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -32,7 +32,8 @@ pub(super) fn line(lines: &MultiProgress, length: usize, template: &str) -> Prog
     line
 }
 
-/// Writes the whole seconds of a line: as many columns as a day has digits, and nothing for less than one.
+/// Writes the whole seconds that a line has been shown, right-aligned in five columns, enough for a day; writes blanks
+/// before the first second is over.
 fn since(state: &ProgressState, to: &mut dyn std::fmt::Write) {
     let _ = match state.elapsed().as_secs() {
         0 => write!(to, "{:7}", ""),
@@ -40,42 +41,42 @@ fn since(state: &ProgressState, to: &mut dyn std::fmt::Write) {
     };
 }
 
-/// Has the seconds of a line go on.
+/// Updates the seconds of a line regularly.
 pub(super) fn tick(line: &ProgressBar) {
     line.enable_steady_tick(SECOND);
 }
 
-/// Has the spinner of a line turn.
+/// Turns the spinner of a line regularly.
 pub(super) fn turn(line: &ProgressBar) {
     line.enable_steady_tick(TICK);
 }
 
-/// Shows text in a line of progress.
+/// Shows text in a progress line, without hidden characters and line feeds.
 pub(super) fn message(line: &ProgressBar, text: &str) {
     line.set_message(visible::text(text).replace('\n', " "));
 }
 
-/// A line of progress on a terminal, which is gone when this is.
+/// A progress line on a terminal, which is cleared when this value is dropped.
 #[derive(Debug)]
 pub struct Line(ProgressBar);
 
 impl Line {
-    /// A line that counts so many parts.
+    /// A line that counts up to this number of parts.
     pub fn counter(parts: usize) -> Self {
         Self::new(parts, "{spinner} {since} [{pos}/{len}] {wide_msg}")
     }
 
-    /// A line for steps that nobody counts.
+    /// A line for an unknown number of steps.
     pub fn steps() -> Self {
         Self::new(0, "{spinner} {since} {wide_msg}")
     }
 
-    /// A line for steps that take long, with the seconds since the last one began.
+    /// A line for long steps, with the seconds since the current step began.
     pub fn timed() -> Self {
         Self::new(0, "{spinner} {msg} {elapsed}")
     }
 
-    /// A line that nobody sees.
+    /// A line that is never shown.
     pub fn hidden() -> Self {
         Self(ProgressBar::hidden())
     }
@@ -86,38 +87,38 @@ impl Line {
         Self(line)
     }
 
-    /// Shows the present part on a terminal.
+    /// Shows the current part on a terminal.
     pub fn show(&self, text: &str) {
         message(&self.0, text);
     }
 
-    /// Shows a step on a terminal that begins now.
+    /// Shows a step that begins now, and restarts the count of its seconds.
     pub fn begin(&self, text: &str) {
         self.0.reset_elapsed();
         self.show(text);
     }
 
-    /// Shows the present step on a terminal, and says it in a log.
+    /// Shows the current step: in this line on a terminal, or as a message in a log.
     pub fn step(&self, text: &str) {
         if self.is_hidden() { say(text) } else { self.show(text) }
     }
 
-    /// True where nobody sees the line.
+    /// True if the line is not shown.
     pub fn is_hidden(&self) -> bool {
         self.0.is_hidden()
     }
 
-    /// Counts a part that is done.
+    /// Counts one more part as done.
     pub fn advance(&self) {
         self.0.inc(1);
     }
 
-    /// Says something above the line.
+    /// Writes a message above the line.
     pub fn say(&self, text: impl Display) {
         self.0.suspend(|| say(text));
     }
 
-    /// Says an error above the line.
+    /// Writes an error message above the line.
     pub fn error(&self, text: &str) {
         self.0.suspend(|| error(text));
     }

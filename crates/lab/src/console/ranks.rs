@@ -1,8 +1,7 @@
-//! Progress of the ranks of one run, on standard error.
+//! Shows the progress of the ranks of one run on standard error.
 //!
-//! On a terminal: a line for the run and one for each rank, gone when the run is over. Elsewhere, in
-//! a log: a line for each milestone. With `--verbose`: all that ranks do and log, in lines. With
-//! `--quiet`: nothing.
+//! A terminal gets a line for the run and one for each rank, which are cleared at the end of the run. A log gets a line
+//! for each milestone. `--verbose` prints all actions and logs of the ranks in lines, and `--quiet` prints nothing.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -18,20 +17,20 @@ use zprobe_model::run_dir;
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::{Event, Record};
 
-/// Most ranks that have a line each; more share one line.
+/// The largest number of ranks with a line each; more ranks share one line.
 const RANKS_SHOWN: usize = 8;
 
-/// Progress of the ranks of one run.
+/// The progress display for the ranks of one run.
 pub struct RankProgress {
     standing: Standing,
     shown: Shown,
     began: Instant,
 }
 
-/// Ways to show the progress of ranks.
+/// The ways in which the progress of ranks is shown.
 enum Shown {
     Lines,
-    /// Lines on a terminal to which a script writes.
+    /// Lines for milestones, on a terminal to which the user's script writes, too.
     Between,
     Everything(Vec<Log>),
     Live(Live),
@@ -39,7 +38,7 @@ enum Shown {
 }
 
 impl RankProgress {
-    /// Begins to show the run that is recorded in `run_dir`.
+    /// Starts the display for a run that is recorded in `run_dir`.
     pub fn new(spec: &RunSpec, run_dir: &Path) -> Self {
         let lines = lines();
         let flags = Verbosity::get();
@@ -55,8 +54,8 @@ impl RankProgress {
         Self { standing: Standing::new(spec), shown, began: Instant::now() }
     }
 
-    /// Begins to show a script, of whose ranks nothing is known yet, and which writes to the same terminal: in
-    /// lines for milestones, on a terminal alone.
+    /// Starts the display for a user's script, which writes to the same terminal and whose ranks are not known yet.
+    /// Milestones are shown as lines, and only on a terminal.
     pub fn of_script(spec: &RunSpec) -> Self {
         let flags = Verbosity::get();
         let shown = if flags.verbose {
@@ -69,7 +68,7 @@ impl RankProgress {
         Self { standing: Standing::new(spec), shown, began: Instant::now() }
     }
 
-    /// Takes note of a record.
+    /// Updates the display with a new record.
     pub fn see(&mut self, record: &Record) {
         let took = self.began.elapsed().as_secs_f64();
         let milestone = self.standing.see(record).map(|line| format!("{line} ({took:.1} s)"));
@@ -106,11 +105,11 @@ impl Drop for RankProgress {
     }
 }
 
-/// Lines on a terminal.
+/// The live lines on a terminal: one for the run, and those of the ranks.
 struct Live {
     lines: MultiProgress,
     head: ProgressBar,
-    /// A line for each rank, or one for all, with its text.
+    /// The lines of the ranks with their texts: one line for each rank, or one line for all ranks.
     ranks: Vec<(ProgressBar, String)>,
     world_size: usize,
 }
@@ -122,7 +121,7 @@ impl Live {
         turn(&head);
         let world_size = spec.world_size;
         let shown = if world_size <= RANKS_SHOWN { world_size } else { 1 };
-        // A wide message is cut at the edge of the terminal.
+        // The template's `wide_msg` is cut at the edge of the terminal.
         let rank = |_| (line(&lines, 0, "  {since} {wide_msg}"), String::new());
         let ranks = (0..shown).map(rank).collect();
         let mut live = Self { ranks, lines, head, world_size };
@@ -130,7 +129,7 @@ impl Live {
         live
     }
 
-    /// Shows what a record has changed: one of a rank, or of all ranks.
+    /// Shows the standing after a record of `rank`, or of no particular rank.
     fn show(&mut self, standing: &Standing, rank: Option<usize>) {
         self.head.set_position(standing.done());
         message(&self.head, &standing.headline());
@@ -145,7 +144,7 @@ impl Live {
         }
     }
 
-    /// Shows a text in the line of a rank, with the seconds since it is true.
+    /// Shows a text in the line of a rank. The seconds in the line restart when the text changes.
     fn tell(&mut self, index: usize, text: String) {
         let Some((line, shown)) = self.ranks.get_mut(index) else { return };
         if *shown != text {
@@ -164,12 +163,12 @@ impl Live {
     }
 }
 
-/// Standard error of a rank, which the launcher keeps in a file.
+/// The log with the standard error of a rank, which the launcher writes to a file.
 struct Log {
     rank: usize,
     path: std::path::PathBuf,
     file: Option<BufReader<File>>,
-    /// The start of a line whose end is not there yet.
+    /// The beginning of a line that is not complete yet.
     line: Vec<u8>,
 }
 
@@ -179,7 +178,7 @@ impl Log {
         Self { rank, path, file: None, line: Vec::new() }
     }
 
-    /// Prints the lines that are new.
+    /// Prints the complete lines that were added to the log since the last call.
     fn follow(&mut self) {
         if self.file.is_none() {
             self.file = run_dir::open(&self.path).ok().map(BufReader::new);

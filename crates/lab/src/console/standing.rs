@@ -1,4 +1,4 @@
-//! Present position of every rank of a run: step, microbatch and phase.
+//! The current position of every rank of a run: its step, microbatch and phase.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use zprobe_model::spec::{MOST_RANKS, RunSpec};
 use zprobe_model::trace::{Event, Outcome, Phase, Record};
 use zprobe_report::words::counted;
 
-/// Present position of every rank of a run: step, microbatch and phase.
+/// The current position of every rank of a run: its step, microbatch and phase.
 pub struct Standing {
     ranks: Vec<Rank>,
-    /// Number of steps that every rank has done.
+    /// The number of steps that every rank has completed.
     steps_done: usize,
-    /// The import that a host, or a rank that is not ready, was last heard to begin.
+    /// The module whose import a host, or a rank that is not ready, began last; `None` if no import is going on.
     importing: Option<String>,
 }
 
-/// Present position of a rank.
+/// The current position of one rank.
 #[derive(Clone, Default)]
 struct Rank {
     is_ready: bool,
@@ -26,12 +26,12 @@ struct Rank {
 }
 
 impl Standing {
-    /// The standing before any rank has been heard.
+    /// The standing before the first record of any rank.
     pub fn new(spec: &RunSpec) -> Self {
         Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0, importing: None }
     }
 
-    /// Takes note of a record, and returns a line if it is worth one in a log.
+    /// Updates the standing with a record, and returns a line for the log if the record is a milestone.
     pub fn see(&mut self, record: &Record) -> Option<String> {
         match (&record.event, record.rank) {
             (Event::TimedOut { silent, timeout_s, waiting }, None) => {
@@ -44,7 +44,7 @@ impl Standing {
                 Some(format!("no event for {timeout_s} s: {}{wait}", counted("rank", silent)))
             }
             (Event::AgentLost { agent, machine, .. }, None) => {
-                Some(format!("{machine}: its zprobe, number {agent}, is lost"))
+                Some(format!("{machine}: zprobe agent {agent} is lost"))
             }
             (Event::RankExited { rank, outcome: Outcome::Signal(signal) }, None) => {
                 Some(format!("rank {rank}: ended by signal {signal}"))
@@ -53,7 +53,7 @@ impl Standing {
                 Some(format!("rank {rank}: ended with exit code {code}"))
             }
             (Event::Importing { what }, _) => {
-                // Ranks that import by themselves do so at the same time.
+                // Ranks without a host all import the same module, but the log gets only one line.
                 let is_new = self.importing.as_ref() != Some(what);
                 self.importing = Some(what.clone());
                 is_new.then(|| format!("importing {what}"))
@@ -97,7 +97,7 @@ impl Standing {
         }
     }
 
-    /// Counts a step that the last rank is done with, and returns a line about it.
+    /// Counts a step that all ranks have completed, and returns a line about the step.
     fn step_done(&mut self) -> Option<String> {
         let done = |rank: &Rank| match rank.at {
             Some((step, ..)) => step + usize::from(rank.has_finished),
@@ -115,12 +115,12 @@ impl Standing {
         zprobe_report::words::amount(self.ranks.len(), "rank")
     }
 
-    /// Number of backwards that every rank has begun.
+    /// The number of backwards that every rank has begun.
     pub fn done(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.backwards).min().unwrap_or(0)
     }
 
-    /// Present state of the whole run, in words.
+    /// The current state of the whole run, in words.
     pub fn headline(&self) -> String {
         match &self.importing {
             Some(what) => format!("importing {what}"),
@@ -129,7 +129,7 @@ impl Standing {
         }
     }
 
-    /// Present position of a rank, in words.
+    /// The current position of a rank, in words.
     pub fn words(&self, number: usize) -> String {
         let Some(rank) = self.ranks.get(number) else { return String::new() };
         let collective = if rank.in_collective { ", in a collective" } else { "" };
@@ -143,7 +143,7 @@ impl Standing {
         }
     }
 
-    /// Number of ranks in each phase, the largest first: `500 reduce, 12 backward`.
+    /// The number of ranks in each phase, the largest number first: `500 reduce, 12 backward`.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for rank in &self.ranks {
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines that a log has of a recorded run, and where ranks were in the end.
+    /// The lines in the log of a recorded run, and the final standing of its ranks.
     fn log(name: &str) -> (Vec<String>, Standing) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join(name)).unwrap();

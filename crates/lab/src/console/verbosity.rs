@@ -1,13 +1,13 @@
-//! Amount of text on standard error, beside errors.
+//! The amount of text on standard error, in addition to errors.
 
 use std::sync::OnceLock;
 
 use clap::builder::BoolishValueParser;
 
-/// Flags of every command.
+/// The flags `--verbose` and `--quiet`, which every command has.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Verbosity {
-    /// Say what every rank does and logs, as plain lines on standard error
+    /// Print the actions and logs of every rank as plain lines on standard error
     #[arg(
         short,
         long,
@@ -18,7 +18,7 @@ pub struct Verbosity {
     )]
     pub verbose: bool,
 
-    /// Say nothing on standard error but errors
+    /// Print only errors on standard error
     #[arg(
         short,
         long,
@@ -33,7 +33,7 @@ pub struct Verbosity {
 static FLAGS: OnceLock<Verbosity> = OnceLock::new();
 
 impl Verbosity {
-    /// Makes these the flags of this process, if none are yet.
+    /// Makes these the flags of this process, if no flags are installed yet.
     pub fn install(self) {
         let _ = FLAGS.set(self);
     }

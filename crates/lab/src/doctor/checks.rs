@@ -1,35 +1,35 @@
-//! Lines of the doctor: things that work, are missing or are broken, with advice.
+//! The checks that `zprobe doctor` prints, one line each: a thing works, is missing or is broken, with advice.
 
 use super::python::NOT_TRIED;
 use super::{Attempt, NoAnswer};
 use zprobe_model::spec::named_enum;
 
-/// Advice for an interpreter without torch.
+/// The advice for an interpreter without torch.
 pub(super) const INSTALL_TORCH: &str =
     "install torch (`pip install torch`), or name another interpreter with --python";
 
 named_enum! {
-    /// Outcome of a check.
+    /// The outcome of a check of the doctor.
     pub enum State {
-        /// Present and working.
+        /// The thing is present and works.
         Ok = "ok",
-        /// Absent.
+        /// The thing is absent.
         Missing = "missing",
-        /// Present and not working.
+        /// The thing is present but does not work.
         Broken = "broken",
     }
 }
 
-/// A line of the doctor.
+/// A check of the doctor, which is printed as one line.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Check {
-    /// The thing that was checked.
+    /// The thing that was checked, for example `torch`.
     pub subject: &'static str,
-    /// Outcome of the check.
+    /// The outcome of the check.
     pub state: State,
-    /// Details: a version, or the reason for the outcome.
+    /// The version or path that was found, or the reason why the check failed.
     pub detail: String,
-    /// Advice; none where nothing has to be done.
+    /// The advice to the user; `None` where nothing has to be done.
     pub advice: Option<&'static str>,
 }
 
@@ -47,7 +47,7 @@ impl Check {
         Self { subject, state, detail: detail.into(), advice: Some(advice) }
     }
 
-    /// A check of something that was tried in Python: missing if a module, or torch, was not found.
+    /// The check of something that was tried in Python; its state is `Missing` if a module, or torch, was not found.
     pub(super) fn tried<T>(
         subject: &'static str,
         attempt: &Attempt<T>,
@@ -65,7 +65,7 @@ impl Check {
     }
 }
 
-/// A check that only an interpreter could have made, when it gave no answer.
+/// The check of something that only an interpreter can tell, for an interpreter that gave no answer.
 pub(super) fn no_answer(subject: &'static str, error: &NoAnswer) -> Check {
     let state =
         if matches!(error, NoAnswer::Start { .. }) { State::Missing } else { State::Broken };

@@ -1,9 +1,9 @@
-//! Requirements of the native engine for computing on GPUs.
+//! The check of the requirements for running the native engine on GPUs.
 
 use super::{Check, Machine, State};
 use zprobe_model::spec::{Missing, NoCuda};
 
-/// A line about the usable GPUs, or one for each missing requirement, and one about NCCL; none if
+/// The check of the usable GPUs, or one check for each missing requirement, and a check of NCCL. The list is empty if
 /// the native engine was not asked.
 pub(super) fn cuda(machine: &Machine) -> Vec<Check> {
     const SUBJECT: &str = "native on cuda";
@@ -19,7 +19,7 @@ pub(super) fn cuda(machine: &Machine) -> Vec<Check> {
             .map(|Missing { what, advice }| Check::not(SUBJECT, State::Missing, what, advice))
             .collect(),
     };
-    // NCCL is looked for only beside a libtorch that has CUDA.
+    // NCCL is looked for only next to a libtorch that has CUDA.
     if gpus.libtorch.is_ok() {
         checks.push(match &gpus.nccl {
             Ok(path) => Check::ok(NCCL, path),
@@ -27,7 +27,7 @@ pub(super) fn cuda(machine: &Machine) -> Vec<Check> {
                 NCCL,
                 State::Missing,
                 problem,
-                "`pip install nvidia-nccl-cu13` beside that torch; ranks on GPUs can use Gloo",
+                "`pip install nvidia-nccl-cu13` next to that torch, or let ranks on GPUs use Gloo",
             ),
         });
     }

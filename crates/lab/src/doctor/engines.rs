@@ -1,11 +1,11 @@
-//! The engines that can run here.
+//! The checks that tell which engines can run on this machine.
 
 use super::checks::{INSTALL_TORCH, no_answer};
 use super::{Attempt, Check, Machine, NoAnswer, Python, State};
 use zprobe_engines as engines;
 use zprobe_model::spec::Engine;
 
-/// A line for each engine that says whether it can run, in the order of [`Engine::CHOICES`].
+/// The checks that tell which engines can run, one for each engine in the order of [`Engine::CHOICES`].
 pub fn engines(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
     Engine::CHOICES.iter().map(|engine| check(*engine, machine, python)).collect()
 }
@@ -27,7 +27,7 @@ fn check(engine: Engine, machine: &Machine, python: &Result<Python, NoAnswer>) -
     Check::tried(name, &python.fact(needs.tried_as(engine)), detail, needs.advice)
 }
 
-/// The line that says whether the native engine, the default, can run.
+/// The check that tells whether the native engine, which is the default, can run.
 pub fn native(machine: &Machine) -> Check {
     let name = Engine::default().name();
     match &machine.native {

@@ -1,9 +1,9 @@
-"""Prints, as one JSON object, what this Python can run. Standard library and torch only, 3.8+.
+"""Prints facts about this Python and its packages as one JSON object. Needs only Python 3.8 or later.
 
-Arguments are names of facts; without any, all are tried.
+The arguments are the names of facts; without arguments all facts are tried.
 
-Any attempt may fail, and its failure is then the fact: `Attempt` in python.rs, with `value` or
-`problem`. Output of the modules goes to standard error.
+A fact is an `Attempt` as in python.rs: it has a `value`, or a `problem` if the attempt has failed. The output of
+imported modules goes to standard error.
 """
 
 import json
@@ -11,16 +11,16 @@ import os
 import sys
 import tempfile
 
-# Output of an import must not end up in the middle of the JSON.
+# The JSON gets a descriptor of its own, so that the output of an import cannot mix with it.
 FACTS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 
 def attempt(function):
-    """The value that the function returns, or the message of its exception."""
+    """The return value of the function as `value`, or the message of its exception as `problem`."""
     try:
         return {"value": function()}
-    except BaseException as error:  # SystemExit too: an import may end the process.
+    except BaseException as error:  # Catches SystemExit, too, which an import may raise.
         lines = str(error).strip().splitlines() or [""]
         return {"problem": "{}: {}".format(type(error).__name__, lines[-1]).rstrip(": ")}
 
@@ -31,25 +31,25 @@ def torch_version():
     return str(torch.__version__)
 
 
-# Facts by name, in the order in which they are tried: those that need torch, and the others.
+# The functions of facts that need torch, and of all other facts, by name and in the order of the attempts.
 WITH_TORCH, WITHOUT_TORCH = {}, {}
 
 
 def fact(function):
-    """Makes a fact of a function, which is tried if torch is there."""
+    """Registers a function as a fact that is tried only if torch can be imported."""
     WITH_TORCH[function.__name__] = function
     return function
 
 
 def fact_without_torch(function):
-    """Makes a fact of a function, which is tried whether or not torch is there."""
+    """Registers a function as a fact that is tried whether or not torch can be imported."""
     WITHOUT_TORCH[function.__name__] = function
     return function
 
 
 @fact
 def onednn_fp16():
-    """True if oneDNN computes in fp16 on this CPU, as far as ONEDNN_MAX_CPU_ISA lets it."""
+    """True if oneDNN computes in fp16 on this CPU, within the limit that ONEDNN_MAX_CPU_ISA sets."""
     import torch
 
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
@@ -62,7 +62,7 @@ def backends():
     if not dist.is_available():
         return []
     known = [("gloo", "is_gloo_available"), ("nccl", "is_nccl_available")]
-    # Old releases cannot say whether they have gloo, and have it.
+    # Old releases of torch have no `is_gloo_available`, but always have gloo.
     return [name for name, asks in known if getattr(dist, asks, lambda: True)()]
 
 
@@ -80,7 +80,7 @@ def cuda():
 
     if torch.version.cuda:
         return "CUDA %s" % torch.version.cuda
-    # torch shows AMD's GPUs as CUDA's.
+    # torch presents AMD GPUs as CUDA devices.
     hip = getattr(torch.version, "hip", None)
     return "ROCm %s" % hip if hip else "none"
 
@@ -93,7 +93,7 @@ def nccl():
 
 
 def alone(function):
-    """Runs a function in a process group of one rank."""
+    """Runs a function in a Gloo process group that consists of only this process, and returns the result."""
     import torch.distributed as dist
 
     with tempfile.TemporaryDirectory() as directory:
@@ -125,7 +125,7 @@ def main():
     collect(WITHOUT_TORCH)
     FACTS.write(json.dumps(facts) + "\n")
     FACTS.flush()
-    # Some releases crash while an interpreter with a process group shuts down.
+    # Some releases of torch crash when an interpreter that had a process group shuts down.
     os._exit(0)
 
 

@@ -1,11 +1,11 @@
-//! Check of the job that a launcher has started this process for.
+//! The check of the job that this process is part of, as its launcher describes the job.
 
 use super::{Check, State};
 use zprobe_launch::job::{Job, Meeting, Unclear};
 
 const SUBJECT: &str = "job";
 
-/// The line about the launcher of this process, if it has one, and the meeting of its processes.
+/// The check of the launcher that started this process, if one did, and of the endpoint where the processes meet.
 pub fn job(
     told: &Result<Option<Job>, Unclear>,
     meeting: Option<Result<Meeting, Unclear>>,
@@ -15,7 +15,7 @@ pub fn job(
             SUBJECT,
             State::Broken,
             what,
-            "`zprobe run` refuses to start like this: correct the variables, or remove those that are left over",
+            "`zprobe run` refuses to start like this: correct the variables, or unset those of an earlier job",
         )
     };
     match (told, meeting) {

@@ -1,19 +1,19 @@
-//! Runs that an installed engine cannot make on the CPU ranks of this machine.
+//! Limits of installed engines: runs that cannot be made on the CPU ranks of this machine.
 
 use super::python::NOT_TRIED;
 use super::{Attempt, Check, Python, State};
 use zprobe_engines::{self as engines, Features, Limit, Package};
 use zprobe_model::spec::{Device, RunSpec};
 
-/// A line for each kind of run that some machines cannot make, if the interpreter was asked about
-/// it.
+/// The checks of the engines' limits, such as fp16 on CPU ranks. A limit that the interpreter was not asked about has
+/// no check.
 pub fn limits(python: &Python) -> Vec<Check> {
     let limits = engines::real().filter_map(|(_, engine)| limit(engine));
     limits.filter_map(|(package, limit)| check(python, package, limit)).collect()
 }
 
-/// Names, in [`Python::about_engines`], of the facts that say whether a run can be made; none where
-/// nothing has to be asked.
+/// The names of the facts in [`Python::about_engines`] that decide whether a run can be made; empty where neither a
+/// limit nor a feature concerns the run.
 pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
     let of_dtype = concerning(spec)
         .map_or_else(Vec::new, |(package, limit)| vec![limit.on_cpu, package.module, limit.taken]);
@@ -27,7 +27,7 @@ pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
     of_dtype.into_iter().chain(of_features).collect()
 }
 
-/// Reason why a run cannot be made here, with advice; none where nothing is known against it.
+/// The reason why a run cannot be made here, with advice; `None` where no obstacle is known.
 pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
     let of_dtype = || {
         let (package, limit) = concerning(spec)?;
@@ -38,7 +38,7 @@ pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
     of_dtype().or_else(|| lacking(python, spec))
 }
 
-/// The first feature that a run needs and the installed engine does not have.
+/// The message about the first feature that a run needs and the installed engine does not have.
 fn lacking(python: &Python, spec: &RunSpec) -> Option<String> {
     let (package, features) = features(spec)?;
     let has = python.fact(features.fact).value()?.as_array()?;
@@ -53,25 +53,25 @@ fn lacking(python: &Python, spec: &RunSpec) -> Option<String> {
     ))
 }
 
-/// The features of a run's engine, and the package whose releases have them.
+/// The features that a run's engine may have or lack, and the package whose releases have them.
 fn features(spec: &RunSpec) -> Option<(Package, &'static Features)> {
     let engine = engines::of(spec.engine()).python.as_ref()?;
     Some((engine.packages().last()?, engine.features.as_ref()?))
 }
 
-/// The limit of a run's engine, if it concerns the run's dtype.
+/// The limit of a run's engine, if the run has the limit's dtype and CPU ranks.
 fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
     limit(engines::of(spec.engine()).python.as_ref()?)
         .filter(|(_, limit)| limit.dtype == spec.dtype && spec.device == Device::Cpu)
 }
 
-/// The limit of an engine, and the package whose releases have it.
+/// The limit of an engine, and the package whose releases have the limit.
 fn limit(engine: &'static engines::Python) -> Option<(Package, &'static Limit)> {
     Some((engine.packages().last()?, engine.limit.as_ref()?))
 }
 
-/// The line that says whether an engine accepts a dtype on CPU ranks; none where the engine could
-/// not be asked, so that only a run can tell.
+/// The check that tells whether an engine accepts a dtype on CPU ranks; `None` where the engine could not be asked,
+/// so that only a run can tell.
 fn check(python: &Python, package: Package, limit: &Limit) -> Option<Check> {
     let (title, Limit { subject, dtype, .. }) = (package.title, limit);
     let takes = python.fact(limit.taken).value()?.as_bool()?;

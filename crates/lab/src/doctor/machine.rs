@@ -1,4 +1,4 @@
-//! The machine, apart from any Python: system, memory, GPUs and tools.
+//! Facts about the machine that need no Python: system, memory, GPUs and tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,41 +13,42 @@ use nix::sys::utsname::uname;
 use crate::answer::output_within;
 use zprobe_model::spec::Gpus;
 
-/// File in which the NVIDIA kernel module states its version.
+/// The file in which the NVIDIA kernel module states its version.
 const DRIVER_VERSION: &str = "/proc/driver/nvidia/version";
 
-/// Files that Docker and Podman put into containers.
+/// The marker files that Docker and Podman put into containers.
 const CONTAINER_MARKS: &[&str] = &["/.dockerenv", "/run/.containerenv"];
 
-/// Time limit of `nvidia-smi`, which hangs on machines whose driver hangs.
+/// The time limit of `nvidia-smi`, which hangs on machines whose driver hangs.
 const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(20);
 
-/// Facts about the machine; none where the system does not tell.
+/// Facts about the machine; a fact is `None` where the system does not report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Name and version of the system, for people.
+    /// The name and version of the operating system, as people read them.
     pub system: Option<String>,
-    /// Release of the kernel.
+    /// The release of the kernel, as `uname -r` prints it.
     pub kernel: Option<String>,
-    /// True if this is a container.
+    /// True if this process runs in a container of Docker or Podman.
     pub container: bool,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: Option<usize>,
-    /// Available memory, in bytes.
+    /// The memory that a new process can get, in bytes.
     pub memory: Option<u64>,
-    /// Files that one process may have open.
+    /// The number of files that a process may have open (the soft limit).
     pub open_files: Option<u64>,
-    /// Free space of `/dev/shm`, in bytes.
+    /// The free space of `/dev/shm`, in bytes.
     pub shared_memory: Option<u64>,
-    /// Path of the program uv; none if it is not on `PATH`.
+    /// The path of the program uv; `None` if uv is not on `PATH`.
     pub uv: Option<PathBuf>,
-    /// Names of GPUs as `nvidia-smi` lists them, or its error message.
+    /// The names of the GPUs as `nvidia-smi` lists them, or its error message.
     pub driver: Result<Vec<String>, String>,
-    /// Version of the GPU driver's kernel module.
+    /// The version of the GPU driver's kernel module.
     pub driver_version: Option<String>,
-    /// Path of the native engine's rank program, or the reason why there is none.
+    /// The path of the native engine's rank program, or the reason why there is none.
     pub native: Result<PathBuf, String>,
-    /// CUDA as that program finds it; none where it was not asked.
+    /// The GPUs and CUDA libraries that the native engine's rank program finds; `None` where the program was not
+    /// asked.
     pub cuda: Option<Gpus>,
 }
 
@@ -76,14 +77,14 @@ impl Machine {
     }
 }
 
-/// `PRETTY_NAME` of `/etc/os-release`, without its quotes.
+/// The value of `PRETTY_NAME` in `/etc/os-release`, without its quotes.
 fn pretty_name(release: &str) -> Option<String> {
     let line = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(line.trim_matches(['"', '\'']).to_owned())
 }
 
-/// The version in the first line of `/proc/driver/nvidia/version`: its first word that begins with a
-/// digit and has a point.
+/// The driver version in `/proc/driver/nvidia/version`: the first word of the first line that begins with a digit and
+/// has a point.
 fn module_version(text: &str) -> Option<String> {
     let words = text.lines().next()?.split_whitespace();
     let is_version =
@@ -91,14 +92,14 @@ fn module_version(text: &str) -> Option<String> {
     words.filter(is_version).map(str::to_owned).next()
 }
 
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
+/// The value of `MemAvailable` in `/proc/meminfo`, in bytes.
 fn available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }
 
-/// Names of GPUs as `nvidia-smi` lists them; none where there is no such program.
+/// The names of the GPUs as `nvidia-smi` lists them; an empty list where that program is not installed.
 fn driver() -> Result<Vec<String>, String> {
     let Ok(program) = which::which("nvidia-smi") else { return Ok(Vec::new()) };
     let mut command = Command::new(program);

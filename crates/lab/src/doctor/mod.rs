@@ -1,7 +1,7 @@
-//! The doctor: checks of what this machine and a Python can run, with advice.
+//! The doctor: checks that tell which engines this machine and a Python can run, with advice.
 //!
-//! [`Python::ask`] and [`Machine::look`] collect facts; [`engines()`] and [`surroundings()`] turn
-//! them into lines with advice, as pure functions.
+//! [`Python::ask`] and [`Machine::look`] collect facts; [`engines()`] and [`surroundings()`] turn the facts into
+//! checks with advice, as pure functions.
 
 mod checks;
 mod cuda;

@@ -1,4 +1,4 @@
-//! Facts about an interpreter: the answer of `facts.py`.
+//! The facts about a Python interpreter, as `facts.py` collects them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,57 +11,57 @@ use serde_json::Value;
 use crate::answer::output_within;
 use zprobe_engines::{self as engines, Package, TORCH};
 
-/// The script that collects the facts; it needs nothing but the interpreter. One of its lines is
-/// replaced with the trials of engines.
+/// The script that collects the facts; it needs nothing but the interpreter. One of its lines is replaced with the
+/// trials of the engines.
 const SCRIPT: &str = include_str!("facts.py");
 
-/// The line of the script that is replaced with the trials of engines.
+/// The line of the script that is replaced with the trials of the engines.
 const TRIALS: &str = "#: engines\n";
 
-/// Problem of everything that was not tried.
+/// The problem of every fact that was not tried, because torch does not import.
 pub(super) const NOT_TRIED: &str = "torch does not import";
 
-/// Lines shown of the standard error of an interpreter that gave no answer.
+/// Number of lines of standard error that are shown for an interpreter that gave no answer.
 const TAIL_LINES: usize = 5;
 
-/// Facts about an interpreter.
+/// The facts about a Python interpreter and its packages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Python {
-    /// Path of the interpreter.
+    /// The path of the interpreter.
     pub executable: String,
-    /// Version of the interpreter.
+    /// The version of the interpreter, for example `3.11.7`.
     pub version: String,
-    /// Version of torch.
+    /// The version of torch.
     pub torch: Attempt<String>,
-    /// Backends of `torch.distributed`.
+    /// The backends that `torch.distributed` offers, for example `gloo`.
     #[serde(default)]
     pub backends: Attempt<Vec<String>>,
-    /// Names of the GPUs that torch can use.
+    /// The names of the GPUs that torch can use.
     #[serde(default)]
     pub gpus: Attempt<Vec<String>>,
-    /// Version of CUDA that torch was built for; `none` for a build without.
+    /// The CUDA or ROCm version that torch was built for; the text `none` for a build with neither.
     #[serde(default)]
     pub cuda: Attempt<String>,
-    /// Version of NCCL that torch brings.
+    /// The version of NCCL that comes with torch.
     #[serde(default)]
     pub nccl: Attempt<String>,
-    /// Facts about the abilities of engines, by name. The fact with the name of an engine is its
-    /// version, or true if a step of it works.
+    /// The facts about the engines, by the name of the fact. A fact with the name of an engine is the engine's
+    /// version, or true if a step of the engine works.
     #[serde(flatten)]
     pub about_engines: BTreeMap<String, Attempt<Value>>,
 }
 
-/// Outcome of something that was tried.
+/// The outcome of something that was tried in Python: a value or an exception.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attempt<T> {
-    /// The value that it gave.
+    /// The value that the attempt gave.
     Value(T),
-    /// The exception with which it failed, in Python's words.
+    /// The exception that ended the attempt, in Python's words.
     Problem(String),
 }
 
-/// The outcome of something that was not tried because torch is missing.
+/// The outcome of an attempt that was not made because torch is missing.
 impl<T> Default for Attempt<T> {
     fn default() -> Self {
         Self::Problem(NOT_TRIED.to_owned())
@@ -69,7 +69,7 @@ impl<T> Default for Attempt<T> {
 }
 
 impl<T> Attempt<T> {
-    /// The value, if the attempt succeeded.
+    /// The value of the attempt; `None` if the attempt failed.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
@@ -78,33 +78,33 @@ impl<T> Attempt<T> {
     }
 }
 
-/// Reason why an interpreter gave no answer.
+/// The reason why an interpreter gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// The interpreter does not start.
     #[error("cannot start {python}: {cause}")]
     Start {
-        /// The interpreter.
+        /// The path of the interpreter.
         python: String,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// The interpreter took too long.
+    /// The interpreter did not answer within the time limit.
     #[error("{python} did not answer within {seconds} s")]
     Late {
-        /// The interpreter.
+        /// The path of the interpreter.
         python: String,
-        /// The limit.
+        /// The time limit, in seconds.
         seconds: u64,
     },
-    /// The interpreter ended without an answer, or with one that cannot be read.
+    /// The interpreter exited without an answer, or its answer cannot be parsed.
     #[error("{python} gave no answer ({status}): {words}")]
     Nothing {
-        /// The interpreter.
+        /// The path of the interpreter.
         python: String,
-        /// Exit status of the interpreter.
+        /// The exit status of the interpreter.
         status: String,
-        /// The end of its standard error.
+        /// The last lines of the interpreter's standard error.
         words: String,
     },
 }
@@ -113,22 +113,22 @@ impl Python {
     /// Asks an interpreter, and waits for its answer for at most `limit`.
     ///
     /// # Errors
-    /// If there is no answer: the interpreter does not start, dies in an import, or hangs.
+    /// When the interpreter does not start, dies in an import, or hangs.
     pub fn ask(python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
         Self::ask_about(&[], python, limit)
     }
 
-    /// Asks as [`Python::ask`] does, but only for the version of torch and for the facts of these
-    /// names, because trying the others takes time. Without names, asks for all facts.
+    /// Asks an interpreter only for the version of torch and for the named facts, because trying the other facts
+    /// takes time. Without names, asks for all facts.
     ///
     /// # Errors
-    /// As [`Python::ask`].
+    /// The errors of [`Python::ask`].
     pub fn ask_about(facts: &[&str], python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
         let trials: Vec<&str> = engines::real().filter_map(|(_, python)| python.trial).collect();
         answer(python, &SCRIPT.replace(TRIALS, &trials.join("\n\n")), facts, limit)
     }
 
-    /// The fact about engines of this name; not tried if there is none.
+    /// The fact about engines with the given name; a fact that is not there counts as not tried.
     pub fn fact(&self, name: &str) -> Attempt<&Value> {
         match self.about_engines.get(name) {
             Some(Attempt::Value(value)) => Attempt::Value(value),
@@ -137,7 +137,7 @@ impl Python {
         }
     }
 
-    /// The version of a package, as far as it was asked for.
+    /// The version of a package, if the interpreter was asked for it.
     pub fn version(&self, package: &Package) -> Attempt<String> {
         if *package == TORCH {
             return self.torch.clone();
@@ -154,24 +154,24 @@ impl Python {
 /// The names in `modules` that an interpreter does not find.
 ///
 /// # Errors
-/// Those of [`found`].
+/// The errors of [`found`].
 pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
     let found = found(python, modules, limit)?;
     let is_absent = |name: &&&str| found.get(**name).is_some_and(Option::is_none);
     Ok(modules.iter().filter(is_absent).map(|name| (*name).to_owned()).collect())
 }
 
-/// The file of each of these modules that an interpreter would import; none of those that it does not find.
+/// The file that an interpreter would import for each module; `None` for a module that the interpreter does not find.
 /// Nothing is imported, so the answer takes no longer than the start of the interpreter.
 ///
 /// # Errors
-/// If there is no answer: the program does not start, hangs, or is not Python.
+/// When the program does not start, hangs, or is not Python.
 pub fn found(
     python: &Path,
     modules: &[&str],
     limit: Duration,
 ) -> Result<BTreeMap<String, Option<PathBuf>>, NoAnswer> {
-    // Ranks do not import from the working directory.
+    // Ranks do not import from the working directory, so the search leaves it out.
     let script = "import sys\n\
                   sys.path[:] = [path for path in sys.path if path]\n\
                   import importlib.util, json\n\

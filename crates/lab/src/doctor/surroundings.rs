@@ -5,20 +5,20 @@ use super::cuda::cuda;
 use super::{Attempt, Check, Machine, NoAnswer, Python, State};
 use zprobe_model::spec::DEFAULT_WORLD_SIZE;
 
-/// Bytes in a mebibyte.
+/// Number of bytes in a mebibyte.
 const MIB: u64 = 1 << 20;
 
 /// Memory that a rank with torch takes, in bytes: 134 MB measured, and as much again for its
 /// gradients.
 const RANK_MEMORY: u64 = 300 * MIB;
 
-/// Open files that a run needs: channels and logs of eight ranks, and what Python opens itself.
+/// Number of open files that a run needs: channels and logs of eight ranks, and the files that Python opens itself.
 const OPEN_FILES: u64 = 256;
 
 /// Shared memory that NCCL asks for, in bytes; containers give 64 MiB by default.
 const SHARED_MEMORY: u64 = 128 * MIB;
 
-/// Lines about the interpreter and about the machine's resources.
+/// The checks of the interpreter and of the machine's resources.
 pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
     let mut checks = match python {
         Ok(python) => interpreter(python),
@@ -32,7 +32,7 @@ pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec
             "cores",
             State::Broken,
             format!("{cores} for {DEFAULT_WORLD_SIZE} ranks"),
-            "runs are slow; raise --timeout if ranks count as hung",
+            "runs will be slow; raise --timeout if ranks are reported as hung",
         ),
         None => unknown("cores"),
     });
@@ -63,7 +63,7 @@ pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec
             "uv",
             State::Missing,
             "not on PATH; `zprobe zoo` makes environments with venv and pip instead",
-            "`pip install uv`: quicker, and it fetches interpreters",
+            "`pip install uv`: uv is faster, and fetches interpreters",
         ),
     });
     checks
@@ -78,7 +78,7 @@ fn interpreter(python: &Python) -> Vec<Check> {
                 "backends",
                 State::Missing,
                 "torch was built without torch.distributed",
-                "install a torch with it; those on PyPI for Linux have it",
+                "install a torch that has it, for example a wheel for Linux from PyPI",
             ),
             backends => {
                 Check::tried("backends", backends, |backends| backends.join(", "), INSTALL_TORCH)
@@ -87,7 +87,7 @@ fn interpreter(python: &Python) -> Vec<Check> {
     ]
 }
 
-/// The line about GPUs, as the driver and torch see them.
+/// The check of the GPUs, as the driver and torch see them.
 fn driver(machine: &Machine, python: Option<&Python>) -> Check {
     const SUBJECT: &str = "gpus";
     let usable = python.and_then(|python| python.gpus.value()).map(Vec::len);
@@ -96,25 +96,25 @@ fn driver(machine: &Machine, python: Option<&Python>) -> Check {
             SUBJECT,
             State::Broken,
             problem.as_str(),
-            "the driver is installed and does not answer; ranks can run on the CPU",
+            "the driver is installed but does not answer; ranks can run on the CPU",
         ),
         Ok(names) if names.is_empty() => Check::not(
             SUBJECT,
             State::Missing,
-            "no nvidia-smi, or it lists none",
+            "nvidia-smi is not on PATH, or lists no GPU",
             "ranks run on the CPU; nothing to do unless you expect a GPU here",
         ),
         Ok(names) if usable.is_some_and(|usable| usable < names.len()) => Check::not(
             SUBJECT,
             State::Broken,
-            format!("torch cannot use all of: {}", names.join(", ")),
-            "install a torch for CUDA that fits the driver, and look at CUDA_VISIBLE_DEVICES",
+            format!("torch cannot use all of these GPUs: {}", names.join(", ")),
+            "install a torch whose CUDA version fits the driver, and check CUDA_VISIBLE_DEVICES",
         ),
         Ok(names) => Check::ok(SUBJECT, names.join(", ")),
     }
 }
 
-/// The line that compares a quantity with the least that is needed.
+/// The check that compares a quantity with the least that is needed.
 fn enough(
     subject: &'static str,
     have: Option<u64>,
@@ -143,5 +143,5 @@ fn size(bytes: u64) -> String {
 }
 
 fn unknown(subject: &'static str) -> Check {
-    Check::not(subject, State::Missing, "the system does not report it", "nothing, if runs work")
+    Check::not(subject, State::Missing, "the system does not report it", "nothing to do if runs work")
 }

@@ -1,4 +1,4 @@
-//! Tests of the lines that follow from given facts.
+//! Tests of the doctor's checks, which are made from given facts.
 
 use super::*;
 use zprobe_model::spec::{Dtype, Engine, Gpus, SpecRequest};
@@ -76,10 +76,10 @@ fn fp16_under_deepspeed_is_refused_where_the_engine_says_so_and_nowhere_else() {
     let old = refusal(&fact(true, false), &fp16).unwrap();
     assert!(old.contains("newer DeepSpeed"), "{old}");
     assert_eq!(refusal(&fact(true, true), &fp16), None);
-    assert_eq!(refusal(&answer(""), &fp16), None, "what is not known is tried");
+    assert_eq!(refusal(&answer(""), &fp16), None, "a run with unknown limits is tried");
     for other in [spec(Engine::DeepSpeed, Dtype::Bf16), spec(Engine::Fsdp2, Dtype::Fp16)] {
         assert_eq!(refusal(&fact(false, false), &other), None);
-        assert!(questions(&other).is_empty(), "nobody has to be asked");
+        assert!(questions(&other).is_empty(), "no fact has to be asked for");
     }
     let states = |python: &Python| limits(python).iter().map(|it| it.state).collect::<Vec<_>>();
     assert_eq!(states(&fact(false, false)), [State::Missing]);

@@ -1,15 +1,15 @@
-//! Errors of providing an environment.
+//! Errors of providing a Python environment.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Error that prevented an environment from being provided.
+/// An error that prevented an environment from being provided.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
-    /// There is no directory for the cache.
+    /// No directory for the cache of environments is known.
     #[error("no cache directory: {cause}; set ZPROBE_CACHE_DIR to a directory")]
     NoCache {
-        /// Reason, in words.
+        /// The reason, in words.
         cause: String,
     },
     /// A file or directory of the cache cannot be used.
@@ -18,61 +18,61 @@ pub enum ProvisionError {
          gigabytes"
     )]
     Cache {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// No interpreter fits, and there is no uv to fetch one.
+    /// No installed Python fits, and there is no uv to fetch one.
     #[error(
         "no Python {versions} on PATH, which these packages need; install one of them, or uv \
          (`pip install uv`), which fetches one"
     )]
     NoPython {
-        /// The versions that would do.
+        /// The versions of Python that the packages accept, in words.
         versions: String,
     },
-    /// A tool cannot be started.
+    /// A tool, such as pip or uv, cannot be started.
     #[error("cannot start {program}: {cause}")]
     NoTool {
-        /// The program.
+        /// The name or path of the tool.
         program: String,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// The package index does not say which releases there are.
-    #[error("no releases of {package} are known: {said}; check the name and the network")]
+    /// The package index listed no releases of a package.
+    #[error("cannot list the releases of {package}: {said}; check the name and the network")]
     NoReleases {
-        /// The package.
+        /// The name of the package.
         package: String,
-        /// Last error of the tool.
+        /// The last error that the tool printed.
         said: String,
     },
-    /// The recipe, which holds the facts about releases, cannot be read.
+    /// The recipe cannot be parsed; it holds the facts about releases.
     #[error("crates/lab/src/environment/recipe.toml, as built into this program: {0}")]
     Recipe(Box<toml::de::Error>),
-    /// A tool failed.
+    /// A tool, such as pip or uv, exited with a failure.
     #[error(transparent)]
     Failed(Box<Failure>),
 }
 
-/// A tool that failed.
+/// The failure of a tool (an interpreter, pip or uv) that was to make an environment.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{packages}: {step} failed ({status}). It ended with:\n{tail}\n{advice} All of its output is \
      in {log}"
 )]
 pub struct Failure {
-    /// Packages that were to be installed.
+    /// The packages that were to be installed.
     pub packages: String,
-    /// Step that failed.
+    /// The step that failed, for example `importing torch`.
     pub step: String,
-    /// Exit status of the tool.
+    /// The exit status of the tool.
     pub status: String,
-    /// Last lines of the tool's output.
+    /// The last lines of the tool's output.
     pub tail: String,
-    /// Advice for the user.
+    /// The advice to the user.
     pub advice: &'static str,
-    /// Log with all of the tool's output.
+    /// The path of the log with all of the tool's output.
     pub log: PathBuf,
 }

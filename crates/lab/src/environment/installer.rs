@@ -8,17 +8,17 @@ use super::recipe::Stage;
 /// A tool that makes virtual environments and installs packages into them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Installer {
-    /// uv: quick, and it fetches an interpreter where none fits.
+    /// uv, which is fast and fetches an interpreter where no installed one fits.
     Uv {
-        /// The program.
+        /// The path of uv.
         program: PathBuf,
     },
-    /// The standard library's venv, and the pip that it brings.
+    /// The standard library's venv, and the pip that venv installs.
     Pip,
 }
 
 impl Installer {
-    /// uv if it is on `PATH`, pip otherwise.
+    /// Chooses uv if it is on `PATH`, and pip otherwise.
     pub fn find() -> Self {
         match which::which("uv") {
             Ok(program) => Self::Uv { program },
@@ -26,7 +26,7 @@ impl Installer {
         }
     }
 
-    /// Name of the tool.
+    /// The name of the tool.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Uv { .. } => "uv",
@@ -34,8 +34,8 @@ impl Installer {
         }
     }
 
-    /// The command that makes an empty environment at `dir` with one of these interpreters, or none
-    /// if this machine has none of them and the tool cannot fetch one.
+    /// The command that makes an empty environment at `dir` with one of the versions `pythons`; `None` if this
+    /// machine has none of them and the tool cannot fetch an interpreter.
     pub fn create(&self, dir: &Path, pythons: &[String]) -> Option<Command> {
         match (pythons.iter().find_map(|version| interpreter(version)), self) {
             (Some(python), _) => Some(self.create_with(dir, &python)),
@@ -48,7 +48,7 @@ impl Installer {
         }
     }
 
-    /// The command that makes an empty environment at `dir` with this interpreter.
+    /// The command that makes an empty environment at `dir` with the interpreter `python`.
     pub fn create_with(&self, dir: &Path, python: &Path) -> Command {
         match self {
             Self::Uv { program } => {
@@ -83,7 +83,7 @@ impl Installer {
         command
     }
 
-    /// The command that installs into the environment whose interpreter is `python`.
+    /// The command that installs a stage into the environment whose interpreter is `python`.
     pub fn install(&self, python: &Path, stage: &Stage) -> Command {
         let mut command = match self {
             Self::Uv { program } => {
@@ -107,8 +107,8 @@ impl Installer {
     }
 }
 
-/// An interpreter of this version (`3.11`) on `PATH`: one that starts, because the shims of a
-/// version manager stand there for versions that are not installed, too.
+/// An interpreter of the given version (`3.11`) on `PATH` that starts: a version manager also puts shims on `PATH`
+/// for versions that are not installed.
 fn interpreter(version: &str) -> Option<PathBuf> {
     let names = [format!("python{version}"), "python3".to_owned()];
     names.iter().filter_map(|name| which::which(name).ok()).find(|program| {

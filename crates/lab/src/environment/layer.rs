@@ -1,8 +1,8 @@
 //! Environments of commits: a commit of a package, installed over the environment of one of its releases.
 //!
-//! The layer is an environment of its own that holds the package alone and finds all else in that of the
-//! release, whose modules come later on its path. So no release's environment is ever changed, and a commit
-//! costs a build of the package and a few megabytes.
+//! A layer is an environment that holds only the package. It finds all other modules in the environment of the
+//! release, which comes later on its path. So the environment of a release is never changed, and a commit costs a
+//! build of the package and a few megabytes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,29 +14,29 @@ use super::{
     Cache, Installer, Packages, Progress, ProvisionError, Site, cache_error, digest, recipe,
 };
 
-/// File that leads from a layer to the packages of the release.
+/// The file in a layer that adds the packages of the release to the layer's path.
 const LINK: &str = "zprobe-release.pth";
 
-/// Length of the name of a commit in the name of its environment.
+/// Number of characters of a commit's hash in the name of its environment.
 const SHORT: usize = 12;
 
-/// A commit of a package, as it is checked out.
+/// A commit of a package, checked out into a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit<'a> {
-    /// The package.
+    /// The name of the package.
     pub package: &'a str,
-    /// Name of the commit, in full.
+    /// The full hash of the commit.
     pub id: &'a str,
-    /// Directory of the checkout.
+    /// The directory of the checkout.
     pub checkout: &'a Path,
 }
 
 impl Cache {
-    /// The interpreter of an environment with a commit of a package, over the environment of a release with
-    /// these packages. Both are made if they do not exist.
+    /// Provides an environment with a commit of a package, over the environment with the packages `release`, and
+    /// returns its interpreter. Both environments are made if they do not exist.
     ///
     /// # Errors
-    /// If one cannot be made, for example because the commit cannot be built or imported.
+    /// If an environment cannot be made, for example because the commit cannot be built or imported.
     pub fn provide_commit(
         &self,
         commit: Commit<'_>,
@@ -57,14 +57,14 @@ impl Cache {
         site.provide(&text, progress, |site, progress| {
             site.create(installer.create_with(&site.dir, &below), progress)?;
             link(&site.python(), &below)?;
-            // What it requires is there: nothing of the release may be replaced.
+            // The environment of the release has all requirements, and none of its packages may be replaced.
             site.install(&stage, &["--no-deps"], progress)?;
             import.iter().try_for_each(|import| site.import(import, progress))
         })
     }
 }
 
-/// Lets an environment find the packages of another behind its own.
+/// Lets an environment find the packages of the environment `below` after its own packages.
 fn link(python: &Path, below: &Path) -> Result<(), ProvisionError> {
     let own = packages(python)?;
     let mut line = packages(below)?;
@@ -73,7 +73,7 @@ fn link(python: &Path, below: &Path) -> Result<(), ProvisionError> {
     fs::write(&file, line.as_bytes()).map_err(|cause| cache_error(&file, cause))
 }
 
-/// The directory in which an interpreter has its packages.
+/// The directory in which an interpreter has its packages (`purelib`).
 fn packages(python: &Path) -> Result<OsString, ProvisionError> {
     let asked = Command::new(python)
         .args(["-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'), end='')"])

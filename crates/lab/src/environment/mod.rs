@@ -1,10 +1,10 @@
 //! Python environments with pinned packages: made once, kept in a cache, used by many runs.
 //!
-//! An environment is made where it stays, because the scripts in a virtual environment hold its
-//! path. It counts only once its mark has been written, after all of its packages were imported. An
-//! environment that a killed process left behind has no mark and is made anew. A lock on a file
-//! beside it keeps two processes from making the same one. Its name ends in a digest of the whole
-//! plan, so a changed recipe gives a new environment.
+//! An environment is made in its final directory, because the scripts in a virtual environment hold its path. It
+//! counts as complete once its mark has been written, after all of its packages were imported. An environment that a
+//! killed process left incomplete has no mark and is made anew. A lock on a file next to the environment keeps two
+//! processes from making the same environment. The name of an environment ends in a digest of the whole plan, so a
+//! changed recipe gives a new environment.
 
 mod error;
 mod installer;
@@ -30,10 +30,10 @@ pub use releases::releases;
 
 use recipe::Import;
 
-/// The mark of a complete environment; it holds the plan.
+/// The file that marks an environment as complete; it holds the plan.
 const MARK: &str = "zprobe-environment.txt";
 
-/// Environment variable that names the directory of the cache.
+/// The environment variable that names the directory of the cache.
 pub const CACHE_VARIABLE: &str = "ZPROBE_CACHE_DIR";
 
 /// Number of lines of a tool's output that an error shows.
@@ -44,17 +44,17 @@ const CHECK_INSTALL: &str =
     "Check the network, the space on the disk, and that the versions exist; then try again.";
 
 /// Advice for an installed package that does not import.
-const CHECK_IMPORT: &str = "The versions do not fit each other or this machine; say what they need in \
+const CHECK_IMPORT: &str = "The versions do not fit each other or this machine; state their requirements in \
      crates/lab/src/environment/recipe.toml.";
 
-/// The directory in which environments are kept.
+/// The directory in which Python environments are kept.
 #[derive(Clone, Debug)]
 pub struct Cache {
     envs: PathBuf,
 }
 
 impl Cache {
-    /// The cache at `$ZPROBE_CACHE_DIR`, or at `zprobe` in the user's cache directory.
+    /// Finds the cache: at `$ZPROBE_CACHE_DIR`, or at `zprobe` in the user's cache directory.
     ///
     /// # Errors
     /// If the user has no home directory.
@@ -67,18 +67,18 @@ impl Cache {
         Ok(Self::at(&strategy.cache_dir().join("zprobe")))
     }
 
-    /// The cache at `dir`.
+    /// The cache in the directory `dir`.
     pub fn at(dir: &Path) -> Self {
-        // The path is in every script of an environment.
+        // Every script of an environment holds this path, so the path must be absolute.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Self { envs: dir.join("envs") }
     }
 
-    /// The interpreter of an environment with these packages, which is made if it does not exist.
-    /// `progress` is told of each step that takes time.
+    /// Provides an environment with the given packages, made if it does not exist, and returns its interpreter.
+    /// `progress` is called at each slow step, with the name of the step.
     ///
     /// # Errors
-    /// If it cannot be made: no interpreter, no network, no space, versions that do not fit.
+    /// If the environment cannot be made: no interpreter, no network, no space, versions that do not fit.
     pub fn provide(
         &self,
         packages: &Packages,
@@ -98,7 +98,7 @@ impl Cache {
         })
     }
 
-    /// The directory for checkouts of commits, each of which is there for a short while.
+    /// The directory for checkouts of commits, each of which exists only for a short while.
     pub fn checkouts(&self) -> PathBuf {
         self.beside_envs("checkouts")
     }
@@ -122,19 +122,20 @@ fn digest(text: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Teller of each step that takes time.
+/// The callback that receives the name of each slow step.
 type Progress<'a> = dyn FnMut(&str) + 'a;
 
 /// An environment that exists, or is going to be made.
 struct Site<'a> {
     dir: PathBuf,
-    /// The packages that it holds, in words.
+    /// The packages of the environment, in words.
     holds: String,
     installer: &'a Installer,
 }
 
 impl Site<'_> {
-    /// The interpreter of the environment, which `make` makes if it does not exist. `text` is the plan.
+    /// Provides the environment, which `make` makes if it does not exist, and returns its interpreter. `text` is the
+    /// plan.
     fn provide(
         &self,
         text: &str,
@@ -147,7 +148,7 @@ impl Site<'_> {
         let envs = self.envs_dir();
         fs::create_dir_all(&envs).map_err(|cause| cache_error(&envs, cause))?;
         let _lock = self.lock(progress)?;
-        // Another process may have made it meanwhile.
+        // Another process may have made the environment meanwhile.
         if !self.is_complete() {
             self.clear()?;
             make(self, progress)?;
@@ -161,22 +162,21 @@ impl Site<'_> {
         self.dir.join("bin/python")
     }
 
-    /// A file beside the environment.
+    /// The path next to the environment that has the same name and this extension.
     fn beside(&self, extension: &str) -> PathBuf {
-        // Not `with_extension`: versions hold dots.
+        // Not `with_extension`, because versions hold dots.
         let mut path = self.dir.clone().into_os_string();
         path.push(extension);
         path.into()
     }
 
-    /// Returns true if the environment was made to the end, and the interpreter that it links to
-    /// still exists.
+    /// Returns true if the environment is complete, and the interpreter that it links to still exists.
     fn is_complete(&self) -> bool {
         self.dir.join(MARK).is_file() && self.python().exists()
     }
 
-    /// Waits until no other process makes this environment, and locks it. The lock ends when the
-    /// file is closed, so with the process at the latest.
+    /// Waits until no other process makes this environment, and locks the environment. The lock ends when the file is
+    /// closed, at the latest when the process exits.
     fn lock(&self, progress: &mut Progress<'_>) -> Result<File, ProvisionError> {
         let path = self.beside(".lock");
         let lock = File::create(&path).map_err(|cause| cache_error(&path, cause))?;
@@ -191,7 +191,7 @@ impl Site<'_> {
         Ok(lock)
     }
 
-    /// Takes away what a killed process left behind, and begins a new log.
+    /// Removes the incomplete environment of a killed process, and begins a new log.
     fn clear(&self) -> Result<(), ProvisionError> {
         match fs::remove_dir_all(&self.dir) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
@@ -203,14 +203,14 @@ impl Site<'_> {
         File::create(&log).map(drop).map_err(|cause| cache_error(&log, cause))
     }
 
-    /// Makes an empty environment.
+    /// Makes an empty virtual environment.
     fn create(&self, create: Command, progress: &mut Progress<'_>) -> Result<(), ProvisionError> {
         let step = "making a virtual environment";
         progress(step);
         self.run(step, create, CHECK_INSTALL)
     }
 
-    /// Installs requirements, with more flags of the installer.
+    /// Installs the requirements of a stage, with additional flags for the installer.
     fn install(
         &self,
         stage: &Stage,
@@ -224,7 +224,7 @@ impl Site<'_> {
         self.run(&step, install, CHECK_INSTALL)
     }
 
-    /// Imports a package.
+    /// Imports a package in the environment, to check that the package works.
     fn import(&self, import: &Import, progress: &mut Progress<'_>) -> Result<(), ProvisionError> {
         let step = format!("importing {}", import.package);
         progress(&step);
@@ -233,7 +233,7 @@ impl Site<'_> {
         self.run(&step, command, CHECK_IMPORT)
     }
 
-    /// Runs a tool, with all of its output in the log.
+    /// Runs a tool, and appends all of its output to the log.
     fn run(
         &self,
         step: &str,
@@ -248,10 +248,11 @@ impl Site<'_> {
             .stdin(Stdio::null())
             .stdout(open().map_err(cannot)?)
             .stderr(open().map_err(cannot)?)
-            // Modules of the user's own must not hide those of the environment.
+            // The user's own Python modules must not hide those of the environment.
             .env_remove("PYTHONPATH")
             .env_remove("PYTHONHOME")
-            // Builds ask git for the commit; git must not look where a hook of the user's points it to.
+            // Builds ask git for the commit; these variables, which a git hook sets, would point git to the user's
+            // repository.
             .env_remove("GIT_DIR")
             .env_remove("GIT_WORK_TREE")
             .env_remove("GIT_INDEX_FILE")
@@ -277,8 +278,8 @@ impl Site<'_> {
         })))
     }
 
-    /// The directory that holds the environment. Tools run there, because it has no project files
-    /// of the user.
+    /// The directory that holds the environment. Tools run there, because the directory has no project files of the
+    /// user.
     fn envs_dir(&self) -> PathBuf {
         self.dir.parent().map(Path::to_owned).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Plan for installing packages: `recipe.toml`, applied to the packages that are wanted.
+//! The plan for installing packages: `recipe.toml`, applied to the wanted packages.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde::Deserialize;
 use super::error::ProvisionError;
 use zprobe_zoo::Packages;
 
-/// Text of `recipe.toml`, the facts about releases.
+/// The text of `recipe.toml`, which holds the facts about releases.
 const RECIPE: &str = include_str!("recipe.toml");
 
-/// Content of `recipe.toml`.
+/// The content of `recipe.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Recipe {
-    /// Versions of interpreters, best first.
+    /// The supported versions of Python, best first.
     python: Vec<String>,
     beside: Vec<Beside>,
     source: Vec<Source>,
@@ -27,66 +27,66 @@ struct Recipe {
 #[serde(deny_unknown_fields)]
 struct Beside {
     package: String,
-    /// Versions of the package that need it.
+    /// The versions of the package that need these requirements.
     versions: VersionSpecifiers,
-    /// Requirements, as pip has them.
+    /// The requirements, in pip's syntax.
     install: Vec<String>,
-    /// Reason, for readers of the file.
+    /// The reason for the entry, for readers of the file.
     #[serde(rename = "reason")]
     _reason: String,
 }
 
-/// A package that is built from source, against what is installed already.
+/// A package that is built from source, against the packages that are installed already.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Source {
     package: String,
-    /// Environment variables of its build.
+    /// The environment variables of the package's build.
     build: BTreeMap<String, String>,
-    /// Reason, for readers of the file.
+    /// The reason for the entry, for readers of the file.
     #[serde(rename = "reason")]
     _reason: String,
 }
 
-/// A package that must import in the end.
+/// A package that must import once everything is installed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Import {
-    /// Name of the package, which is that of its module.
+    /// The name of the package, which is also the name of its module.
     pub package: String,
-    /// Environment variables under which the package must import.
+    /// The environment variables under which the package must import.
     pub variables: BTreeMap<String, String>,
 }
 
 /// All steps that make one environment, in order.
 #[derive(Debug)]
 pub struct Plan {
-    /// Versions of interpreters that will do, best first: `3.11`.
+    /// The supported versions of Python, best first: `3.11`.
     pub python: Vec<String>,
-    /// Runs of the installer.
+    /// The runs of the installer, in order.
     pub stages: Vec<Stage>,
-    /// Packages that must import afterwards.
+    /// The packages that must import after the installation.
     pub imports: Vec<Import>,
 }
 
-/// A single run of the installer.
+/// A single run of the installer, with its requirements.
 #[derive(Debug)]
 pub struct Stage {
-    /// Requirements, as pip has them.
+    /// The requirements, in pip's syntax.
     pub requirements: Vec<String>,
-    /// True if packages are built against the installed packages, and not in isolation.
+    /// True if the packages are built against the installed packages, and not in isolation.
     pub from_source: bool,
-    /// Environment variables of the installer.
+    /// The environment variables of the installer.
     pub variables: BTreeMap<String, String>,
 }
 
-/// The recipe that is built in.
+/// Reads the recipe that is built into this program.
 fn recipe() -> Result<Recipe, ProvisionError> {
     toml::from_str(RECIPE).map_err(|cause| ProvisionError::Recipe(Box::new(cause)))
 }
 
-/// The step that installs a package from the directory `source` into an environment that has all that its build
-/// and its users need, and the import that follows.
+/// The stage that installs a package from the directory `source`, and the import that follows. The environment must
+/// already have all requirements of the package and of its build.
 pub fn from_directory(
     package: &str,
     source: String,
@@ -102,10 +102,10 @@ pub fn from_directory(
 }
 
 impl Plan {
-    /// The plan for these packages.
+    /// The plan for an environment with the given packages.
     ///
     /// # Errors
-    /// Never for the recipe of a release, which the tests below read.
+    /// If the built-in recipe cannot be parsed. The tests below rule this out for a release.
     pub fn new(packages: &Packages) -> Result<Self, ProvisionError> {
         let recipe = recipe()?;
         let mut wheels =

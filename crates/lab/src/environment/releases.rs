@@ -1,4 +1,4 @@
-//! Releases of a package, as the package index has them.
+//! The releases of a package, as the package index lists them.
 
 use std::process::Stdio;
 
@@ -6,10 +6,10 @@ use pep440_rs::Version;
 
 use super::{Installer, ProvisionError};
 
-/// Releases of a package that the index has for the interpreter of the installer, with pre-releases if `pre`.
+/// The releases of a package that the index lists for the installer's interpreter, with pre-releases if `pre`.
 ///
 /// # Errors
-/// If the index cannot be asked, or has no such package.
+/// If the index cannot be reached, or has no such package.
 pub fn releases(
     package: &str,
     pre: bool,
@@ -28,11 +28,11 @@ pub fn releases(
     let said = complaint(&String::from_utf8_lossy(&output.stderr));
     Err(ProvisionError::NoReleases {
         package: package.to_owned(),
-        said: said.unwrap_or_else(|| "the index answered with none".to_owned()),
+        said: said.unwrap_or_else(|| "the index listed no releases".to_owned()),
     })
 }
 
-/// The complaint of pip, or of the uv that fetches it: the last cause, or else the last error.
+/// The error of pip, or of the uv that fetches pip: the last line of the output that names a cause or an error.
 fn complaint(text: &str) -> Option<String> {
     let mut said = None;
     for line in

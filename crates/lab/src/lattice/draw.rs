@@ -1,18 +1,18 @@
-//! Configurations that are drawn by chance from the axes of the designs.
+//! Configurations that are drawn at random from the axes of an engine.
 
 use super::{Choice, Configuration, Lattice, Part};
 
-/// Numbers of ranks, and of microbatches per step, to draw from; most are no powers of two.
+/// The numbers of ranks, and below of microbatches per step, to draw from; many are not powers of two.
 const WORLD_SIZES: &[usize] = &[1, 2, 2, 3, 3, 4, 5, 6];
 const MICROBATCHES: &[usize] = &[1, 1, 2, 3, 3, 4, 5, 6, 7, 9];
 
-/// Number of seeds of the data to draw from.
+/// The number of different seeds of the data to draw from.
 const SEEDS: u64 = 1_000_000;
 
 impl Lattice {
-    /// Endless sequence of configurations, the same for the same seed: a base, a number of ranks
-    /// and of microbatches, a seed of the data, and of each axis either nothing unusual or one of
-    /// its values. Some of these configurations are refused, and some come more than once.
+    /// An endless sequence of configurations, the same for the same `seed`. Each has a base, numbers of ranks and
+    /// of microbatches, a seed of the data, and from each axis either no value or one unusual value. zprobe refuses
+    /// some of these configurations, and some occur more than once.
     pub fn drawn(self, seed: u64) -> impl Iterator<Item = Configuration> {
         let mut chance = fastrand::Rng::with_seed(seed);
         std::iter::repeat_with(move || self.draw(&mut chance))
@@ -28,7 +28,7 @@ impl Lattice {
         if dense {
             extra.push(Choice::new("mlp", "--model mlp"));
         } else {
-            // Half of the models are ordinary; some have two shapes.
+            // Half of the models have no shape; some have two.
             let shapes = [0, 0, 0, 1, 1, 2][chance.usize(..6)];
             for _ in 0..shapes {
                 let shape = &self.axes.shapes[chance.usize(..self.axes.shapes.len())];

@@ -1,36 +1,35 @@
-//! Groups of configurations of which the same can be said.
+//! Groups of configurations that have the same value, such as the same outcome.
 
 use super::{Configuration, labels};
 
-/// Something that holds for all of these configurations.
+/// A value, and all configurations that have this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group<'a, T> {
-    /// The thing that holds for them.
+    /// The value of the configurations.
     pub what: T,
-    /// Configurations for which it holds: bases that behave alike, and what has to be added to
-    /// them.
+    /// The configurations with this value: bases that behave alike, and the additions that each base needs.
     pub classes: Vec<Class<'a>>,
 }
 
-/// Bases with the same additions.
+/// Bases that need the same additions to get the value of their group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class<'a> {
-    /// The bases, in words.
+    /// The labels of the bases.
     pub bases: Vec<String>,
-    /// The fewest additions that are enough, in words; none if the bases alone are.
+    /// The labels of the smallest sets of additions that suffice; empty if the bases suffice without additions.
     pub with: Vec<String>,
     /// All configurations of these bases and additions.
     pub members: Vec<&'a Configuration>,
 }
 
 impl<'a> Class<'a> {
-    /// The configuration that takes least to type.
+    /// The configuration with the fewest arguments.
     pub fn smallest(&self) -> Option<&'a Configuration> {
         self.members.iter().min_by_key(|it| it.arguments().len()).copied()
     }
 }
 
-/// Groups configurations by equal values, in the order in which each value comes first.
+/// Groups configurations by equal values, in the order in which the values first occur.
 pub fn group<'a, T: PartialEq>(
     rows: impl IntoIterator<Item = (&'a Configuration, T)>,
 ) -> Vec<Group<'a, T>> {
@@ -46,7 +45,7 @@ pub fn group<'a, T: PartialEq>(
     groups.into_iter().map(with_classes).collect()
 }
 
-/// Sorts configurations by base, and joins bases with the same additions.
+/// Sorts configurations by base, and joins the bases that need the same additions.
 fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
     let mut bases: Vec<(String, Vec<&Configuration>)> = Vec::new();
     for member in members {
@@ -70,8 +69,8 @@ fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
     classes
 }
 
-/// The smallest sets of additions: those that contain the additions of no other member. Empty if a
-/// member has no additions.
+/// The labels of the smallest sets of additions: those that contain no other member's additions. Empty if a member
+/// has no additions.
 fn fewest(members: &[&Configuration]) -> Vec<String> {
     let part_of = |less: &Configuration, more: &Configuration| {
         less.extra.len() < more.extra.len()
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
     use zprobe_model::spec::Engine;
 
-    /// `stage 1` on the left of the comma, `tied × ga 3` on the right.
+    /// Makes a configuration from a label such as `stage 1, tied × ga 3`: the base, a comma, the additions.
     fn configuration(label: &str) -> Configuration {
         let choices = |text: &str| -> Vec<Choice> {
             let labels = text.split(" × ").filter(|label| !label.is_empty());

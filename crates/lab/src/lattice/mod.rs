@@ -1,11 +1,10 @@
-//! The configurations of an engine that are worth running, and what came of them.
+//! The configurations of an engine that are worth running, and their outcomes.
 //!
-//! The axes of an engine and their values are data in its room. Their whole product
-//! is too large to run, so [`Lattice::covering`] takes those configurations in which every value,
-//! and every pair of an unusual shape and an unusual setting, is met at least once.
-//! [`Lattice::product`] is the whole product of fewer axes, and [`Lattice::drawn`] draws from all of
-//! them by chance. [`group::group`] says the same thing
-//! about many configurations once.
+//! The axes of an engine and their values are data in the engine's room. Their full product is too large to run, so
+//! [`Lattice::covering`] selects configurations in which every value, and every pair of an unusual shape and an
+//! unusual setting, occurs at least once. [`Lattice::product`] is the full product of fewer axes, and
+//! [`Lattice::drawn`] draws from all axes at random. [`group::group`] joins the configurations that have the same
+//! outcome.
 
 mod draw;
 pub mod group;
@@ -21,61 +20,61 @@ use zprobe_model::spec::{Engine, named_enum};
 pub use zprobe_engines::Choice;
 
 named_enum! {
-    /// Part of the design that a configuration belongs to.
+    /// The part of the design that a configuration belongs to.
     pub enum Part {
-        /// A base alone: nothing but the dtypes (and the stage) is chosen.
+        /// A base without additions: only the dtypes (and the stage) are chosen.
         Base = "base",
         /// A base with a single unusual shape or setting.
         Factor = "factor",
         /// A base with an unusual shape and an unusual setting.
         Pair = "pair",
-        /// Configuration of the whole product.
+        /// A configuration of the full product.
         Product = "product",
-        /// Configuration that is drawn by chance.
+        /// A configuration that is drawn at random.
         Random = "random",
     }
 }
 
-/// A configuration to run.
+/// A configuration of an engine that can be run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
-    /// The engine.
+    /// The engine to run.
     pub engine: Engine,
-    /// Part of the design that the configuration belongs to.
+    /// The part of the design that the configuration belongs to.
     pub part: Part,
-    /// Choices that the configuration is built on: the stage and the dtypes.
+    /// The choices of the base: the stage and the dtypes.
     pub base: Vec<Choice>,
-    /// Unusual choices that are added to the base.
+    /// The unusual choices that are added to the base.
     pub extra: Vec<Choice>,
 }
 
 impl Configuration {
-    /// Arguments of `zprobe run`, except for the run directory and the Python.
+    /// The arguments of `zprobe run`, except for the run directory and the Python interpreter.
     pub fn arguments(&self) -> Vec<String> {
         let engine = ["--engine".to_owned(), self.engine.to_string()];
         let choices = self.base.iter().chain(&self.extra);
         engine.into_iter().chain(choices.flat_map(|it| it.arguments.iter().cloned())).collect()
     }
 
-    /// Command line that runs the configuration by itself.
+    /// The command line that runs only this configuration.
     pub fn command(&self) -> String {
         self.command_with(&[])
     }
 
-    /// Command line that runs the configuration with further arguments.
+    /// The command line that runs the configuration with further arguments.
     pub fn command_with(&self, further: &[String]) -> String {
         let arguments = self.arguments();
         let words = arguments.iter().chain(further).map(String::as_str);
-        // Only a word with a zero byte cannot be quoted, and none comes in through a command line.
+        // Quoting fails only for a word with a zero byte, which no command line can contain.
         shlex::try_join(["zprobe", "run"].into_iter().chain(words)).unwrap_or_default()
     }
 
-    /// The base in words: `stage 1, bf16, grad-accum fp32`.
+    /// The label of the base, such as `stage 1, bf16, grad-accum fp32`.
     pub fn base_label(&self) -> String {
         labels(&self.base, ", ")
     }
 
-    /// The whole configuration in words: `stage 1, bf16, grad-accum fp32, tied × ga 3`.
+    /// The label of the whole configuration, such as `stage 1, bf16, grad-accum fp32, tied × ga 3`.
     pub fn label(&self) -> String {
         match self.extra.as_slice() {
             [] => self.base_label(),
@@ -84,12 +83,12 @@ impl Configuration {
     }
 }
 
-/// Labels, one after the other.
+/// The labels of the choices, joined with `separator`.
 fn labels(choices: &[Choice], separator: &str) -> String {
     choices.iter().map(|choice| choice.label.as_str()).collect::<Vec<_>>().join(separator)
 }
 
-/// The configurations that an engine offers.
+/// The configurations that can be made from the axes of an engine.
 #[derive(Clone, Debug)]
 pub struct Lattice {
     engine: Engine,
@@ -102,10 +101,10 @@ impl Lattice {
         Self { engine, axes: (engines::of(engine).axes)() }
     }
 
-    /// The covering design: every base; every factor alone; every pair of a shape and a setting.
+    /// The covering design: every base, every factor by itself, and every pair of a shape and a setting.
     pub fn covering(&self) -> Vec<Configuration> {
         let bases = self.axes.bases.iter().map(|base| self.configuration(Part::Base, base, vec![]));
-        // By value first, so that a sweep that is cut short has tried some values everywhere.
+        // Sorted by value first, so that an interrupted sweep has tried some values on every base.
         let factors =
             self.axes.shapes.iter().chain(self.axes.factors.iter().flatten()).flat_map(|value| {
                 let bases = self.axes.factor_bases.iter();
@@ -120,7 +119,7 @@ impl Lattice {
         distinct(bases.chain(factors).chain(pairs))
     }
 
-    /// The whole product of a smaller grid.
+    /// The full product of a smaller grid of axes.
     pub fn product(&self) -> Vec<Configuration> {
         let mut extras = vec![Vec::new()];
         for axis in &self.axes.grid {
@@ -144,7 +143,7 @@ impl Lattice {
     }
 }
 
-/// All configurations without repetitions, each where it comes first.
+/// The configurations without duplicates, in the order of their first occurrence.
 fn distinct(all: impl Iterator<Item = Configuration>) -> Vec<Configuration> {
     let mut seen = HashSet::new();
     all.filter(|configuration| seen.insert(configuration.arguments())).collect()

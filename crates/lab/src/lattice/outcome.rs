@@ -1,4 +1,4 @@
-//! Outcomes of configurations.
+//! The outcomes of configurations.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,49 +6,49 @@ use super::Configuration;
 use zprobe_model::spec::{Engine, named_enum};
 use zprobe_report::{Report, Verdict};
 
-/// Longest text that is quoted from an engine, in characters.
+/// The maximum length of a text that is quoted from an engine, in characters.
 const QUOTED: usize = 160;
 
 named_enum! {
-    /// Ending of the run of a configuration.
+    /// How the run of a configuration ended.
     pub enum Ending {
-        /// Every gradient arrived as it should.
+        /// Every gradient arrived as expected.
         Clean = "clean",
-        /// Something is wrong.
+        /// The report has findings.
         Findings = "findings",
         /// The engine crashed or hung.
         Crashed = "crashed",
-        /// The run ended without an answer.
+        /// The run ended without an answer about the gradients.
         Inconclusive = "inconclusive",
-        /// There was no run, so that there is no report.
+        /// There was no run, so there is no report.
         NotRun = "not-run",
         /// The configuration cannot be run on this machine.
         Skipped = "skipped",
     }
 }
 
-/// Outcome of a configuration.
+/// The outcome of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Ending of the run.
+    /// How the run ended.
     pub ending: Ending,
-    /// Codes of the findings without repetitions, in the order of the report.
+    /// The codes of the findings without duplicates, in the order of the report.
     pub codes: Vec<String>,
-    /// The first finding, or the engine's own words, or the reason why there was no run, in one
-    /// line.
+    /// One line: the first finding, the engine's own error message, or the reason why there was no run. `None` for
+    /// a clean run.
     pub message: Option<String>,
-    /// Class that really wrapped the inner optimizer.
+    /// The class that actually wrapped the inner optimizer.
     pub optimizer_class: Option<String>,
-    /// Known bugs of the zoo that explain the findings; empty if a finding is explained by none.
+    /// The known bugs of the zoo that explain the findings; empty if at least one finding has no explanation.
     #[serde(default)]
     pub known: Vec<String>,
-    /// Outcome of a second run of the same configuration in words, if it differs.
+    /// The outcome of a second run of the same configuration, in words; `None` unless it differs.
     #[serde(default)]
     pub then: Option<String>,
 }
 
 impl Outcome {
-    /// The outcome that a report tells of.
+    /// The outcome that a report describes.
     pub fn of(report: &Report) -> Self {
         if let Some(reason) = report.limit() {
             return Self::skipped(&reason);
@@ -114,19 +114,18 @@ impl Outcome {
         }
     }
 
-    /// Takes note of the outcome of a second run of the same configuration.
+    /// Records the outcome of a second run of the same configuration, if it differs from this outcome.
     pub fn confirm(&mut self, second: &Self) {
         self.then = (self.key() != second.key()).then(|| second.words());
     }
 
-    /// The outcome in the engine's own words, where it has some, or the reason why there was no
-    /// run.
+    /// The engine's own message about a crash, or the reason why there was no run; `None` for any other outcome.
     pub fn own_words(&self) -> Option<&str> {
         let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun | Ending::Skipped);
         self.message.as_deref().filter(|_| speaks)
     }
 
-    /// Key that is equal for outcomes which differ in nothing but numbers in the engine's words.
+    /// A key that is equal for outcomes that differ only in the numbers of the engine's messages.
     pub fn key(&self) -> String {
         let own: String = self.own_words().unwrap_or_default().to_owned();
         format!("{} {}", self.words(), own.replace(|c: char| c.is_ascii_digit(), ""))
@@ -141,47 +140,47 @@ fn first_line(text: &str) -> String {
     }
 }
 
-/// A configuration and what came of it.
+/// A configuration with its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The configuration in words.
+    /// The label of the configuration.
     pub label: String,
-    /// Command line that runs the configuration by itself.
+    /// The command line that runs only this configuration.
     pub command: String,
-    /// The configuration.
+    /// The configuration that was run.
     pub configuration: Configuration,
-    /// Outcome of the configuration.
+    /// The outcome of the configuration.
     pub outcome: Outcome,
-    /// Duration of the run, in seconds.
+    /// The duration of the run, in seconds.
     pub seconds: f64,
-    /// Directory in which the run is recorded, if it was kept.
+    /// The run directory, if it was kept.
     pub run_dir: Option<std::path::PathBuf>,
 }
 
-/// Configurations that zprobe refuses, all for one reason.
+/// The configurations that zprobe refuses for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Reason for which zprobe refuses them.
+    /// The reason why zprobe refuses the configurations.
     pub reason: String,
-    /// Number of configurations that are refused.
+    /// The number of configurations that zprobe refuses for this reason.
     pub count: usize,
-    /// Command line that shows the refusal.
+    /// A command line that shows the refusal.
     pub example: String,
 }
 
-/// A whole sweep.
+/// The result of a whole sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// The engine.
+    /// The engine that was swept.
     pub engine: Engine,
-    /// Versions of what ran, by name.
+    /// The versions of the software that ran, by name.
     pub versions: std::collections::BTreeMap<String, String>,
-    /// Optimizer steps of each run.
+    /// The number of optimizer steps of each run.
     pub steps: usize,
-    /// Configurations that were refused, by reason.
+    /// The configurations that zprobe refused, by reason.
     pub refused: Vec<Refused>,
-    /// Number of configurations that were not tried, because time was up.
+    /// The number of configurations that were not tried because time was up.
     pub not_tried: usize,
-    /// Configurations that were run, with their outcomes.
+    /// The configurations that were run, with their outcomes.
     pub rows: Vec<Row>,
 }

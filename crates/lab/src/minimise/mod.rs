@@ -1,4 +1,4 @@
-//! The smallest configuration that still shows a finding.
+//! `--minimise`: the search for the smallest configuration that still shows a finding.
 
 mod reductions;
 mod search;
@@ -25,36 +25,35 @@ use zprobe_model::spec::deepspeed::DeepSpeedConfig;
 use zprobe_model::spec::{RunSpec, SpecRequest};
 use zprobe_report::{Finding, Minimised, Report, RuleCode, Trial};
 
-/// Directory of the run with the smallest configuration, in the run directory.
+/// The directory, inside of the run directory, of the run with the smallest configuration.
 const SMALLEST: &str = "smallest";
 
-/// Directory of the runs of the search, in the run directory.
+/// The directory, inside of the run directory, of the runs of the search.
 const TRIALS: &str = "minimise";
 
-/// A question for the smallest configuration.
+/// The task of a search for the smallest configuration.
 pub struct Question<'a> {
-    /// Code of the finding; empty for the first one.
+    /// The code of the finding; empty for the first finding of the report.
     pub code: &'a str,
-    /// Most runs that the search may make.
+    /// The largest number of runs that the search may make.
     pub limit: usize,
-    /// The flags, without the DeepSpeed file.
+    /// The flags of the run, without the settings of the DeepSpeed file.
     pub flags: SpecRequest,
-    /// The DeepSpeed file that stands beside the flags.
+    /// The DeepSpeed file that was given in addition to the flags.
     pub file: Option<&'a Path>,
-    /// The command of a run with these arguments in place of the flags, beside the file or without it.
+    /// Makes the command line of a run, with these arguments in place of the flags; true keeps the DeepSpeed file.
     pub command: &'a dyn Fn(Vec<String>, bool) -> Result<String>,
 }
 
-/// The features in which a finding must be the same to be the same: its code, and of a crash the words of the
-/// engine, but for numbers.
+/// The features by which two findings are the same: the code and, for a crash, the engine's words without digits.
 fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
     let words = || finding.message.chars().filter(|c| !c.is_ascii_digit()).collect();
     let is_crash = rules::is_crash(finding.code);
     (finding.code, is_crash.then(words))
 }
 
-/// Looks for the smallest configuration, from that of the run in `run_dir` on, and leaves what it has found
-/// there.
+/// Searches for the smallest configuration, starting from that of the run in `run_dir`, and writes the result into
+/// that directory.
 pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
     let code = question.code;
     let found = &report.findings;
@@ -63,9 +62,9 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
         let has =
             |it: &&Finding| it.consequences.iter().any(|it| it.code.eq_ignore_ascii_case(code));
         let what = match found.iter().find(has) {
-            Some(root) => &*format!("that follows from {0}: --minimise {0}", root.code),
-            None if code.is_empty() => "nothing was found",
-            None => "that was not found",
+            Some(root) => &*format!("the finding follows from {0}: use --minimise {0}", root.code),
+            None if code.is_empty() => "the run has no findings",
+            None => "the run does not have this finding",
         };
         say(format_args!("note: nothing was minimised: {what}"));
         return Ok(());
@@ -94,7 +93,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
     write_new(&run_dir.join(MINIMISED_FILE), &serde_json::to_string_pretty(&found?)?)
 }
 
-/// Looks for the smallest configuration, starting from what was asked for.
+/// Searches for the smallest configuration, starting from the one that the user asked for.
 fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<Minimised> {
     let Question { limit, flags, file, command, .. } = question;
     let fill = |request: &mut SpecRequest| match file {
@@ -107,7 +106,7 @@ fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<M
     let resolve = |request: &SpecRequest| request.clone().resolve().ok();
     let mut without_file = None;
     if file.is_some() {
-        // Flags with the values of the file may be enough, without the file.
+        // The flags with the values of the file may suffice without the file.
         let change = "without --deepspeed-config".to_owned();
         let answer = match resolve(&start) {
             Some(spec) => trials.ask(&change, &spec)?,
@@ -139,13 +138,13 @@ fn trial(Attempt { change, answer }: Attempt) -> Trial {
     Trial { change, said: answer.said, kept: answer.still }
 }
 
-/// Runs of candidates.
+/// The runs of a search for the smallest configuration.
 struct Trials {
     runner: Runner<'static>,
     wanted: (RuleCode, Option<String>),
-    /// The order of the run that is tried.
+    /// The order of the run; each trial replaces its settings.
     order: Order,
-    /// Directory of the last run that still shows the finding.
+    /// The directory of the last run that still shows the finding.
     smallest: PathBuf,
     scratch: Scratch,
     made: usize,

@@ -1,9 +1,9 @@
-//! Ways to make a configuration smaller: settings that can be left out, and smaller numbers.
+//! Reductions, which make a configuration smaller: they leave out settings, or lower numbers.
 
 use zprobe_model::spec::settings::{self, Reduction as Role, Setting};
 use zprobe_model::spec::{RunSpec, Shape, SpecRequest};
 
-/// One way to make a configuration smaller.
+/// A way to make a configuration smaller.
 #[derive(Clone)]
 pub struct Reduction {
     words: String,
@@ -18,12 +18,12 @@ enum Change {
 }
 
 impl Reduction {
-    /// Description of the change.
+    /// The change in words, for example `--steps 1 instead of 3`.
     pub fn words(&self) -> &str {
         &self.words
     }
 
-    /// Makes the change to a request.
+    /// Applies the reduction to a request.
     pub fn apply(&self, request: &mut SpecRequest) {
         match self.change {
             Change::LeaveOut(setting) => setting.clear(request),
@@ -33,14 +33,14 @@ impl Reduction {
     }
 }
 
-/// A number, by its flag.
+/// A numeric setting that can be made smaller, with its flag.
 pub struct Number {
     flag: &'static str,
     get: fn(&RunSpec) -> usize,
     set: fn(&mut SpecRequest, usize),
 }
 
-/// Numbers that have a smallest value of their own.
+/// The numeric settings that the search makes smaller.
 pub const NUMBERS: &[Number] = &[
     Number {
         flag: "--steps",
@@ -62,20 +62,20 @@ pub const NUMBERS: &[Number] = &[
     },
 ];
 
-/// Reductions that leave something out of a request: each shape, and each setting that is not left
-/// to its default.
+/// The reductions that leave something out of a request: each shape, and each optional setting that the request
+/// gives.
 pub fn left_out(request: &SpecRequest) -> Vec<Reduction> {
     let shapes = request.shapes.iter().map(|&shape| Reduction {
         words: format!("without --shape {shape}"),
         change: Change::Shape(shape),
     });
-    // Each shape goes by itself.
+    // Each shape is left out by itself, so the setting of all shapes is not left out at once.
     let all_at_once = SpecRequest { shapes: Vec::new(), ..request.clone() };
     shapes.chain(said(&all_at_once, |role| role == Role::LeaveOut)).collect()
 }
 
-/// Reductions that leave out a flag which the request sets, of all flags that may be left out where
-/// they equal the default.
+/// The reductions that leave out one flag of a request each, for all flags of the request except those that are
+/// always kept.
 pub fn all_said(request: &SpecRequest) -> Vec<Reduction> {
     said(request, |role| role != Role::KeepAlways).collect()
 }
@@ -90,7 +90,7 @@ fn said(request: &SpecRequest, wanted: impl Fn(Role) -> bool) -> impl Iterator<I
     })
 }
 
-/// Smaller values of a number, the smallest first: 1, 2, 3, half of what it is, and one less.
+/// Smaller values of a numeric setting, the smallest first: 1, 2, 3, half of the current value, and one less.
 pub fn smaller(axis: usize, spec: &RunSpec) -> Vec<Reduction> {
     let number = &NUMBERS[axis];
     let now = (number.get)(spec);

@@ -1,11 +1,10 @@
-//! The search for the smallest configuration in which something still happens: which one to try
-//! next, and when there is none left.
+//! The search for the smallest configuration that still shows a finding: it chooses the configuration to try next,
+//! and ends when no smaller one is left.
 //!
-//! Delta debugging (Zeller and Hildebrandt, *Simplifying and isolating failure-inducing input*,
-//! 2002): what was asked for beside the defaults is taken away, all at once at first, then in ever
-//! smaller groups; then numbers are made smaller, the smallest first. This goes on until nothing
-//! that can be taken away or made smaller alone leaves it as it is. Whether it still happens is
-//! for the caller to find out; nothing is run here.
+//! Delta debugging (Zeller and Hildebrandt, *Simplifying and isolating failure-inducing input*, 2002): settings other
+//! than the defaults are left out, at first all at once, then in ever smaller groups; then numbers are made smaller,
+//! the smallest value first. The search ends when every single reduction loses the finding. Nothing is run here: the
+//! caller runs the configurations and looks for the finding.
 
 use std::collections::HashMap;
 
@@ -14,42 +13,42 @@ use zprobe_model::spec::{RunSpec, SpecRequest};
 pub use super::reductions::Reduction;
 use super::reductions::{self, left_out, smaller};
 
-/// Answer to the question whether a configuration still shows what is looked for.
+/// The answer to the question whether a configuration still shows the finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// True if the configuration still shows it.
+    /// True if the configuration still shows the finding.
     pub still: bool,
-    /// Result of the run, in a few words.
+    /// The result of the run, in a few words.
     pub said: String,
 }
 
 /// A configuration that was tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Description of the change that was tried.
+    /// The description of the change that was tried.
     pub change: String,
-    /// Answer to the attempt.
+    /// The answer for the changed configuration.
     pub answer: Answer,
 }
 
-/// The end of a search.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Smallest {
-    /// The configuration.
+    /// The smallest configuration that was found.
     pub request: SpecRequest,
-    /// True if every reduction of the configuration was tried; otherwise the runs were used up.
+    /// True if every reduction of the configuration was tried; false if the limit of runs ended the search.
     pub complete: bool,
-    /// Configurations that were tried on the way, in order.
+    /// The configurations that were tried, in order.
     pub attempts: Vec<Attempt>,
 }
 
-/// Looks for the smallest configuration that still shows what `ask` asks about, from `start` on.
+/// Searches for the smallest configuration that still shows the finding of `ask`, starting from `start`.
 ///
-/// `resolve` fills in the defaults, and returns none for a configuration that cannot be run. `ask`
-/// is asked about a configuration at most `limit` times, and never twice about the same one.
+/// `resolve` fills in the defaults, and returns `None` for a configuration that cannot be run. `ask` is called at
+/// most `limit` times, and never twice for the same configuration.
 ///
 /// # Errors
-/// Those of `ask`, which end the search.
+/// The errors of `ask`, which end the search.
 pub fn minimise<E>(
     start: SpecRequest,
     resolve: &dyn Fn(&SpecRequest) -> Option<RunSpec>,
@@ -75,7 +74,7 @@ struct Search<'a> {
     request: SpecRequest,
     resolve: &'a dyn Fn(&SpecRequest) -> Option<RunSpec>,
     limit: usize,
-    /// Known answers, by configuration as JSON: true if the configuration still shows it.
+    /// The known answers, by configuration as JSON: true if the configuration still shows the finding.
     known: HashMap<String, bool>,
     attempts: Vec<Attempt>,
 }
@@ -87,7 +86,7 @@ impl Search<'_> {
         self.attempts.len() >= self.limit
     }
 
-    /// Leaves out ever smaller groups of what was asked for. Returns true if any could go.
+    /// Leaves out ever smaller groups of settings. Returns true if any setting could be left out.
     fn leave_out<E>(&mut self, ask: Ask<'_, E>) -> Result<bool, E> {
         let mut any = false;
         let mut size = left_out(&self.request).len();
@@ -110,7 +109,7 @@ impl Search<'_> {
         Ok(any)
     }
 
-    /// Makes numbers smaller. Returns true if any could be.
+    /// Makes numbers smaller. Returns true if any number could be made smaller.
     fn make_smaller<E>(&mut self, ask: Ask<'_, E>) -> Result<bool, E> {
         let mut any = false;
         for axis in 0..reductions::NUMBERS.len() {
@@ -125,8 +124,8 @@ impl Search<'_> {
         Ok(any)
     }
 
-    /// Tries the configuration with these reductions, and goes on from there if it still shows what
-    /// is looked for. Returns true if it does.
+    /// Tries the configuration with these reductions, and continues from it if it still shows the finding. Returns
+    /// true if it does.
     fn accepts<E>(&mut self, reductions: &[Reduction], ask: Ask<'_, E>) -> Result<bool, E> {
         let mut request = self.request.clone();
         for reduction in reductions {

@@ -11,8 +11,7 @@ fn resolve(request: &SpecRequest) -> Option<RunSpec> {
     request.clone().resolve().ok()
 }
 
-/// Searches for the smallest configuration in which `happens` is true, and records every
-/// configuration that was asked about.
+/// Searches for the smallest configuration in which `happens` is true, and records every tried configuration.
 fn search(
     start: &SpecRequest,
     limit: usize,

@@ -11,27 +11,26 @@ use zprobe_launch::library_path;
 use zprobe_model::spec::Gpus;
 use zprobe_model::trace::contract::GPUS;
 
-/// Time that the rank program may take: a driver that starts many GPUs takes some seconds for each.
+/// The time limit of the rank program's answer: a driver that starts many GPUs takes some seconds for each.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Paths that exist where NVIDIA's driver is installed: on Linux, and in WSL.
 const DRIVER: [&str; 2] = ["/proc/driver/nvidia/version", "/dev/dxg"];
 
-/// Returns true if NVIDIA's driver is installed, so that it is worth asking for GPUs. Costs
-/// nothing.
+/// Returns true if NVIDIA's driver is installed, so that it is worth asking for GPUs. The check costs nothing.
 pub fn driver_is_there() -> bool {
     DRIVER.iter().any(|path| Path::new(path).exists())
 }
 
-/// GPUs that `program` finds with the libtorch that was named. If it cannot be used, the reason
-/// stands in [`Gpus::libtorch`].
+/// The GPUs that `program` finds with the named libtorch. If that libtorch cannot be used, [`Gpus::libtorch`] holds
+/// the reason.
 pub fn gpus(program: &Path, libtorch: &Result<Libtorch, String>) -> Gpus {
     let answer = match libtorch {
         Ok(libtorch) => ask(program, libtorch),
         Err(words) => Err(words.clone()),
     };
     answer.unwrap_or_else(|words| {
-        // The driver may be fine even if the libtorch that was named is not.
+        // The driver may work even if the named libtorch does not.
         let own = ask(program, &Libtorch::OWN);
         let (names, nccl) = match own {
             Ok(Gpus { names, nccl, .. }) => (names, nccl),
@@ -41,7 +40,7 @@ pub fn gpus(program: &Path, libtorch: &Result<Libtorch, String>) -> Gpus {
     })
 }
 
-/// The answer of the rank program; an error is the reason why there is none, in words.
+/// Asks the rank program for the GPUs; the error is the reason why there is no answer, in words.
 fn ask(program: &Path, libtorch: &Libtorch) -> Result<Gpus, String> {
     let directories = libtorch.library_path();
     let name = match directories.first() {
@@ -71,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A rank program that runs this script.
+    /// A rank program that runs this shell script.
     fn program(script: &str) -> (TempDir, PathBuf) {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("zprobe-rank");

@@ -1,12 +1,11 @@
-//! The libtorch that the user names for CUDA devices.
+//! The libtorch for ranks on CUDA devices, as the user names it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde::{Deserialize, Serialize};
 
-/// Python program that prints the directory of the package `torch`, without the seconds that
-/// importing it takes.
+/// A Python program that prints the directory of the package `torch`. It does not import torch, which takes seconds.
 const FIND_TORCH: &str = "
 import importlib.util
 spec = importlib.util.find_spec('torch')
@@ -16,7 +15,7 @@ print(spec.submodule_search_locations[0] if spec else '')
 /// A libtorch for ranks on CUDA devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libtorch {
-    /// Directory of the libraries; none for the libtorch that the rank program was built for.
+    /// The directory of the libraries; `None` for the libtorch that the rank program was built for.
     directory: Option<PathBuf>,
 }
 
@@ -29,11 +28,11 @@ impl Libtorch {
         Self { directory: Some(directory.to_owned()) }
     }
 
-    /// The libtorch in the directory that `LIBTORCH` names, otherwise the torch of `python`,
-    /// otherwise [`Libtorch::OWN`].
+    /// The libtorch in the directory that `LIBTORCH` names, or else the torch of the interpreter `python`, or else
+    /// [`Libtorch::OWN`].
     ///
     /// # Errors
-    /// When the directory that is named is no libtorch, or the interpreter has no torch, in words.
+    /// When the named directory is not a libtorch, or the interpreter has no torch, in words.
     pub fn named(libtorch: Option<&Path>, python: Option<&Path>) -> Result<Self, String> {
         let (directory, origin) = match (libtorch, python) {
             (Some(named), _) => (named.to_owned(), "LIBTORCH".to_owned()),
@@ -51,8 +50,7 @@ impl Libtorch {
         }
     }
 
-    /// Directories that go first on the library path of a program that is to start with this
-    /// libtorch.
+    /// The directories that come first on the library path of a program that is to start with this libtorch.
     pub(super) fn library_path(&self) -> Vec<PathBuf> {
         self.directory.clone().into_iter().collect()
     }
@@ -84,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory that passes for libtorch, and an interpreter that says this.
+    /// A directory that passes for a libtorch, and an interpreter that runs the shell script `answer`.
     fn setting(answer: &str) -> (TempDir, PathBuf) {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("lib")).unwrap();

@@ -1,9 +1,8 @@
 //! The native engine: its rank program, and the libtorch that it runs on.
 //!
-//! `zprobe-rank` is built for one libtorch, with which it starts. A build leaves it beside `zprobe`; the
-//! package zprobe-native puts it into an environment, beside the torch that it was built for. On CUDA devices it starts with
-//! one that has CUDA: the same program, with the directory of that libtorch first on its library
-//! path.
+//! `zprobe-rank` is built for one libtorch, with which it starts. A build puts the program next to `zprobe`; the
+//! package zprobe-native puts the program into an environment, next to the torch that it was built for. On CUDA
+//! devices the same program starts with a libtorch that has CUDA, whose directory is first on the library path.
 
 mod gpus;
 mod libtorch;
@@ -21,41 +20,41 @@ use zprobe_engines::INSTALL_NATIVE;
 use zprobe_launch::{Hosting, RankProgram};
 use zprobe_model::run_dir;
 
-/// Directory inside a run directory for libraries under the names by which they are looked for.
+/// The directory, inside of a run directory, for libraries under the names by which ranks look for them.
 const LIBRARIES: &str = "libraries";
 
 /// The Python package that holds the rank program.
 const PACKAGE: &str = "zprobe-native";
 
-/// Release of zprobe and of its rank program.
+/// The release of zprobe, which is also the release of its rank program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The name by which ranks look for NCCL; NVIDIA's wheel has it as `libnccl.so.2` alone.
+/// The name by which ranks look for NCCL; NVIDIA's wheel has NCCL only as `libnccl.so.2`.
 const NCCL: &str = "libnccl.so";
 
-/// Error that prevents ranks of the native engine from being started.
+/// An error that prevents ranks of the native engine from being started.
 #[derive(Debug, thiserror::Error)]
 pub enum NativeError {
-    /// The rank program is nowhere, or that of another release; holds the reason.
+    /// The rank program cannot be found, or is of another release; holds the reason.
     #[error("the native engine is missing: {0}; {INSTALL_NATIVE}")]
     Missing(String),
     /// The run directory cannot be written.
     #[error("cannot write {path}: {cause}; choose another run directory with --out")]
     Unwritable {
-        /// Path that could not be written.
+        /// The path that could not be written.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: io::Error,
     },
 }
 
-/// The program for ranks on the CPU.
+/// The rank program for ranks on the CPU.
 pub fn cpu_ranks(program: PathBuf) -> RankProgram {
     RankProgram { program, args: Vec::new(), hosting: Hosting::Forked, library_path: Vec::new() }
 }
 
-/// The program for ranks on CUDA devices: with this libtorch in place of the one that the program
-/// was built for, and with the NCCL library at this path, if there is one.
+/// The rank program for ranks on CUDA devices, with `libtorch` in place of the libtorch that the program was built
+/// for, and with the NCCL library at the path `nccl` if there is one.
 ///
 /// # Errors
 /// When the run directory cannot be written.
@@ -75,7 +74,7 @@ pub fn cuda_ranks(
         run_dir::create_dir(&directory).map_err(unwritable(&directory))?;
         let link = directory.join(NCCL);
         symlink(nccl, &link).map_err(unwritable(&link))?;
-        // Absolute, because ranks may change their directory.
+        // The path is absolute, because ranks may change their directory.
         library_path.push(directory.canonicalize().map_err(unwritable(&directory))?);
     }
     Ok(RankProgram { library_path, ..cpu_ranks(program) })

@@ -1,4 +1,4 @@
-//! The search for the rank program.
+//! The search for the rank program of the native engine.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use serde::Deserialize;
 use super::{PACKAGE, VERSION};
 use crate::python;
 
-/// Name of the rank program.
+/// The name of the rank program.
 const PROGRAM: &str = "zprobe-rank";
 
-/// Python program that prints where the package is and which release it is of, as JSON; `null` without it.
+/// A Python program that prints the directory and the release of the package as JSON, or `null` without the package.
 const FIND_PACKAGE: &str = "
 import importlib.metadata, importlib.util, json
 spec = importlib.util.find_spec('zprobe_native')
@@ -20,18 +20,18 @@ print(json.dumps(spec and {
 }))
 ";
 
-/// The package, as an interpreter has it.
+/// The package zprobe-native, as an interpreter has it.
 #[derive(Deserialize)]
 struct Package {
     directory: PathBuf,
     release: String,
 }
 
-/// Path of the rank program: beside the program that is running, or in the package of this interpreter,
-/// or of the environment that zprobe is installed in.
+/// The path of the rank program: next to the running program, in the package of the interpreter `python`, or in the
+/// package of the environment that zprobe is installed in.
 ///
 /// # Errors
-/// When it is nowhere, or of another release, in words.
+/// When the program is not found, or is of another release, in words.
 pub fn program(python: Option<&Path>) -> Result<PathBuf, String> {
     let running = std::env::current_exe()
         .map_err(|cause| format!("the path of the running zprobe cannot be found: {cause}"))?;
@@ -40,7 +40,7 @@ pub fn program(python: Option<&Path>) -> Result<PathBuf, String> {
     find(&running.with_file_name(PROGRAM), &pythons)
 }
 
-/// The program at this path, or in the package of the first interpreter that has it.
+/// The program at the first path, or in the package of the first interpreter that has the package.
 fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
     if beside.is_file() {
         return Ok(beside.to_owned());
@@ -70,7 +70,7 @@ fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
     Err(format!("there is no {beside}, and no package {PACKAGE}{environments}"))
 }
 
-/// The package of an interpreter; none where it has none, or does not answer.
+/// The package of an interpreter; `None` if the interpreter does not have it, or does not answer.
 fn ask(python: &Path) -> Option<Package> {
     let output = python::command(python).args(["-c", FIND_PACKAGE]).output().ok()?;
     serde_json::from_slice(&output.stdout).ok()?
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// An interpreter in `dir` that answers with this.
+    /// An interpreter in `dir` that prints `answer`.
     fn python(dir: &Path, name: &str, answer: &str) -> PathBuf {
         let path = dir.join(name);
         fs::write(&path, format!("#!/bin/sh\necho '{answer}'\n")).unwrap();

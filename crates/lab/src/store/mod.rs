@@ -1,7 +1,7 @@
 //! The files that zprobe leaves in the working directory: `.zprobe`, and the recorded runs in it.
 //!
-//! Only what surely is a recorded run is ever removed: a directory, and no link to one, directly in
-//! `.zprobe/runs`, that holds a trace and that nobody writes.
+//! Only a directory that certainly is a recorded run is ever removed: it is not a link, lies directly in
+//! `.zprobe/runs`, holds a trace, and is not being written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,14 +13,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 use zprobe_model::run_dir::Claim;
 use zprobe_model::trace::{TRACE_FILE, is_recorded, trace_dirs};
 
-/// Default directory for everything that zprobe leaves.
+/// The default directory for all files that zprobe leaves.
 const ROOT: &str = ".zprobe";
 
-/// Default directory for recorded runs.
+/// The default directory for recorded runs.
 pub const RUNS: &str = ".zprobe/runs";
 
-/// A new name for a run: time and process id, and a number from the second name of a process on.
-/// Unique on a machine, and sorted by time.
+/// A new name for a run: the time and the process id, and a number from the second name of a process on. Names are
+/// unique on a machine, and sort by time.
 pub fn run_id() -> String {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -32,7 +32,7 @@ pub fn run_id() -> String {
     }
 }
 
-/// The path of a new directory in `.zprobe`, which is made if it is not there.
+/// The path for a new directory in `.zprobe`. Only `.zprobe` itself is made, if it does not exist.
 ///
 /// # Errors
 /// When `.zprobe` cannot be made.
@@ -41,11 +41,11 @@ pub fn place(kind: &str) -> Result<PathBuf> {
     Ok(Path::new(ROOT).join(kind).join(run_id()))
 }
 
-/// Records something in a run directory that nobody else records in meanwhile. A run that was not recorded
-/// leaves nothing behind.
+/// Records something in a run directory while no other process records in that directory. A run that was not recorded
+/// leaves no files.
 ///
 /// # Errors
-/// Those of `make`, and when the directory cannot be used.
+/// The errors of `make`, or when the directory cannot be used.
 pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
     prepare(run_dir)?;
     let claim = Claim::new(run_dir)?;
@@ -56,7 +56,7 @@ pub fn claimed<T>(run_dir: &Path, make: impl FnOnce() -> Result<T>) -> Result<T>
     made
 }
 
-/// Makes `.zprobe` if a run is to be recorded in it.
+/// Refuses the directories `.zprobe` and `.zprobe/runs` themselves, and makes `.zprobe` for a run inside of it.
 fn prepare(run_dir: &Path) -> Result<()> {
     let run_dir = std::path::absolute(run_dir)?;
     for own in [ROOT, RUNS] {
@@ -69,7 +69,7 @@ fn prepare(run_dir: &Path) -> Result<()> {
     if run_dir.starts_with(std::path::absolute(ROOT)?) { make_root() } else { Ok(()) }
 }
 
-/// Makes `.zprobe` such that git ignores it.
+/// Makes `.zprobe` with a `.gitignore` that makes git ignore the directory.
 fn make_root() -> Result<()> {
     are_there(Path::new(""))?;
     let made = fs::create_dir_all(ROOT).and_then(|()| {
@@ -88,8 +88,8 @@ fn make_root() -> Result<()> {
 /// True if the directory `base` has the directories of zprobe.
 ///
 /// # Errors
-/// When there is something else in their place. A link, which a working directory may bring along,
-/// would have zprobe write and remove where nobody expects it.
+/// When something else is in their place. A link, which the working directory may bring along, would make zprobe
+/// write and remove files in an unexpected place.
 fn are_there(base: &Path) -> Result<bool> {
     for dir in [base.join(ROOT), base.join(RUNS)] {
         match fs::symlink_metadata(&dir) {
@@ -98,8 +98,8 @@ fn are_there(base: &Path) -> Result<bool> {
                 return Err(error).with_context(|| format!("cannot read {}", dir.display()));
             }
             Ok(it) if !it.is_dir() => bail!(
-                "{} is not a directory but a link or a file; nothing behind it is written or removed: \
-                 take it away, or name a directory with --out",
+                "{} is not a directory but a link or a file; nothing is written or removed there: \
+                 remove it, or name a directory with --out",
                 dir.display()
             ),
             Ok(_) => {}
@@ -108,8 +108,8 @@ fn are_there(base: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// True if a process records a run in the directory: such a process holds a lock on it ([`Claim`]).
-/// A directory that cannot be looked at counts as locked.
+/// True if a process is recording a run in the directory: such a process holds a lock on the directory ([`Claim`]). A
+/// directory that cannot be opened counts as locked.
 fn is_being_written(run_dir: &Path) -> bool {
     match File::open(run_dir) {
         Ok(directory) => directory.try_lock_shared().is_err(),
@@ -117,19 +117,19 @@ fn is_being_written(run_dir: &Path) -> bool {
     }
 }
 
-/// A recorded run that nobody writes.
+/// A recorded run that no process is writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Directory of the run.
+    /// The directory of the run.
     pub path: PathBuf,
-    /// Time at which the trace was last written.
+    /// The time at which the trace was last written.
     pub written: SystemTime,
-    /// Size of all files in the directory, in bytes.
+    /// The size of all files in the directory, in bytes.
     pub bytes: u64,
 }
 
 impl Recorded {
-    /// True if the name of the directory is one that zprobe gives.
+    /// True if the name of the directory has the form of a name that zprobe gives.
     fn is_named_by_zprobe(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let Some((time, process)) = name.split_once('-') else { return false };
@@ -141,10 +141,10 @@ impl Recorded {
     /// Removes the directory of the run.
     ///
     /// # Errors
-    /// When something in it cannot be removed.
+    /// When a file of the run cannot be removed.
     pub fn remove(&self) -> Result<()> {
         match fs::remove_dir_all(&self.path) {
-            // Another process has removed it.
+            // Another process has removed the run.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other.with_context(|| format!("cannot remove {}", self.path.display()))?,
         }
@@ -152,10 +152,10 @@ impl Recorded {
     }
 }
 
-/// The recorded runs of the directory `base`, the newest first.
+/// The recorded runs in the directory `base`, the newest first.
 ///
 /// # Errors
-/// When a directory cannot be read, or is a link to another.
+/// When a directory cannot be read, or is a link.
 pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
     if !are_there(base)? {
         return Ok(vec![]);
@@ -165,7 +165,7 @@ pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(&runs).with_context(cannot)? {
         let entry = entry.with_context(cannot)?;
-        // A link has a type of its own, so that no link passes for a directory.
+        // The type of a link is not that of its target, so no link passes for a directory.
         if entry.file_type().is_ok_and(|it| it.is_dir()) {
             all.extend(run(entry.path()));
         }
@@ -174,21 +174,21 @@ pub fn recorded(base: &Path) -> Result<Vec<Recorded>> {
     Ok(all)
 }
 
-/// The run below the directory `base` whose trace was written last.
+/// The run in the directory `base` whose trace was written last.
 ///
 /// # Errors
-/// When there is none, or the directory cannot be read.
+/// When no run is recorded, or the directory cannot be read.
 pub fn newest(base: &Path) -> Result<PathBuf> {
     let newest = recorded(base)?.into_iter().next().map(|run| run.path);
     newest.with_context(|| {
         format!(
             "no run is recorded here, in {RUNS}; record one with `zprobe run`, or name the directory of \
-             another"
+             a recorded run"
         )
     })
 }
 
-/// The run in a directory, if it is one that nobody writes.
+/// The recorded run in a directory; `None` if the directory has no trace, or is being written.
 fn run(path: PathBuf) -> Option<Recorded> {
     let traces = trace_dirs(&path).into_iter().map(|dir| dir.join(TRACE_FILE));
     let files = traces.filter_map(|trace| fs::symlink_metadata(trace).ok());
@@ -200,7 +200,7 @@ fn run(path: PathBuf) -> Option<Recorded> {
     Some(Recorded { path, written, bytes })
 }
 
-/// Bytes of all files in a directory. Links count as nothing, and are not followed.
+/// The size of all files in a directory, in bytes. Links count as 0, and are not followed.
 fn bytes(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
@@ -211,11 +211,11 @@ fn bytes(dir: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Removes the oldest runs beyond the newest `keep`, counting only those with a name that zprobe
-/// gives, and returns them. If `keep` is 0, all runs are kept.
+/// Removes the oldest runs beyond the newest `keep`, and returns the removed runs. Only runs with a name that zprobe
+/// gave are counted. If `keep` is 0, all runs are kept.
 ///
 /// # Errors
-/// When one cannot be removed.
+/// When a run cannot be removed.
 pub fn retain(base: &Path, keep: usize) -> Result<Vec<Recorded>> {
     if keep == 0 {
         return Ok(vec![]);

@@ -1,11 +1,11 @@
-//! Tests of what counts as a recorded run, and of what is left alone.
+//! Tests: a directory must meet every condition to count as a recorded run, and all other files stay.
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use super::*;
 
-/// A place with these runs: name, minutes since the epoch, bytes of its trace.
+/// A directory with these runs: name, time in minutes since the epoch, and size of the trace in bytes.
 fn runs(all: &[(&str, u64, usize)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, minutes, bytes) in all {
@@ -58,7 +58,7 @@ fn a_link_in_place_of_the_runs_is_refused() {
     assert_eq!(recorded(dir.path()).unwrap(), []);
     symlink(elsewhere.path().join(ROOT), dir.path().join(ROOT)).unwrap();
     let error = recorded(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("nothing behind it is written or removed"), "{error}");
+    assert!(error.contains("nothing is written or removed there"), "{error}");
     fs::remove_file(dir.path().join(ROOT)).unwrap();
     fs::create_dir(dir.path().join(ROOT)).unwrap();
     symlink(elsewhere.path().join(RUNS), dir.path().join(RUNS)).unwrap();
@@ -99,6 +99,6 @@ fn where_no_run_is_recorded_it_says_how_to_come_by_one() {
     assert_eq!(
         newest(dir.path()).unwrap_err().to_string(),
         "no run is recorded here, in .zprobe/runs; record one with `zprobe run`, or name the directory of \
-         another"
+         a recorded run"
     );
 }

@@ -1,5 +1,5 @@
-//! The table of many sweeps side by side: one column for each, one line for configurations that
-//! behave alike in all of them.
+//! The table of several sweeps: one column for each sweep, and one line for all configurations that behave alike in
+//! every sweep.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use zprobe_report::words::amount;
 use super::table::{code, smallest, with};
 use crate::table::{Entry, entries, grid, to_json};
 
-/// Sign for a configuration that a sweep did not try.
+/// The sign for a configuration that a sweep did not try.
 const NOT_TRIED: &str = "–";
 
-/// The table of these sweeps; sweeps of the same versions share a column. `surroundings` are arguments that
-/// commands for reading have too.
+/// The table of these sweeps; sweeps of the same versions share a column. `surroundings` are arguments that are added
+/// to the commands of a table for the terminal.
 pub fn table(sweeps: &[Sweep], form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         return to_json(&sweeps);
@@ -70,8 +70,7 @@ pub fn table(sweeps: &[Sweep], form: Form, surroundings: &[String]) -> Result<St
     Ok(text)
 }
 
-/// Sweeps by column: those of the same versions together, under a name that tells them from the
-/// others.
+/// The sweeps by column: sweeps of the same versions share a column, whose name tells it from the others.
 fn columns(sweeps: &[Sweep]) -> Vec<(String, Vec<&Sweep>)> {
     let differs = |name: &str| {
         sweeps.iter().any(|sweep| sweep.versions.get(name) != sweeps[0].versions.get(name))
@@ -90,15 +89,15 @@ fn columns(sweeps: &[Sweep]) -> Vec<(String, Vec<&Sweep>)> {
     columns
 }
 
-/// Messages of engines in the engines' own words, numbered.
+/// The messages of engines in the engines' own words, numbered.
 #[derive(Default)]
 struct Quotes(Vec<String>);
 
 impl Quotes {
-    /// An outcome in short: `ZP104`, or `crashed [2]` with the number of the quotation.
+    /// An outcome in short: `ZP104`, or `crashed [2]` with the number of the quoted message.
     fn cell(&mut self, outcome: &Outcome) -> String {
         let Some(words) = outcome.own_words() else { return outcome.words() };
-        // What follows are files and lines, which differ between releases.
+        // The text in parentheses has files and lines, which differ between releases.
         let words = words.split(" (").next().unwrap_or(words);
         let known = self.0.iter().position(|quote| quote == words);
         let at = known.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
-//! One engine of one Python over a lattice of configurations.
+//! `zprobe sweep`: runs one engine of one Python over a lattice of configurations.
 //!
-//! Every configuration is a run with the arguments that its row shows, over a pool: the engine is imported
-//! once.
+//! Every configuration is a run with the arguments that its row shows. The runs share a pool, which imports the
+//! engine once.
 
 pub mod matrix;
 pub mod plan;
@@ -24,7 +24,7 @@ pub fn earlier(path: &Path, engine: Engine, steps: usize) -> Result<Sweep> {
     let earlier = read(path)?;
     ensure!(
         (earlier.engine, earlier.steps) == (engine, steps),
-        "--resume {}: that sweep was of {} with {} steps; give the same --engine and --steps",
+        "--resume {}: the earlier sweep was of {} with {} steps; give the same --engine and --steps",
         path.display(),
         earlier.engine,
         earlier.steps,
@@ -38,13 +38,13 @@ pub fn read(path: &Path) -> Result<Sweep> {
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| {
         format!(
-            "{} is not what `zprobe sweep --output-format json` prints; make it again",
+            "{} is not the output of `zprobe sweep --output-format json`; make it again",
             path.display()
         )
     })
 }
 
-/// The exit code of the worst ending. A configuration that could not be run is like one that crashed.
+/// The exit code of the worst ending. A configuration that could not be run counts like a crash.
 pub fn exit(endings: impl Iterator<Item = Ending>) -> Exit {
     suite::exit(endings.map(|ending| match ending {
         Ending::Findings => Status::Failed,

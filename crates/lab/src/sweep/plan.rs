@@ -1,4 +1,4 @@
-//! The plan of a sweep: configurations that are run, and those that are left out, with the reason.
+//! The plan of a sweep: the configurations to run, and those that are left out, with the reason.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,60 +12,60 @@ use zprobe_launch::Stop;
 use zprobe_model::spec::{Engine, Refusal};
 use zprobe_report::words::amount;
 
-/// Choice among the configurations of an engine.
+/// The user's choice among the configurations of an engine.
 #[derive(Debug)]
 pub struct Choice<'a> {
-    /// The engine.
+    /// The engine of the sweep.
     pub engine: Engine,
-    /// The source of configurations.
+    /// The source of the configurations.
     pub design: Design,
-    /// Parts of the design that are chosen; all if none is named.
+    /// The parts of the design that are chosen; empty for all parts.
     pub parts: &'a [Part],
-    /// ZeRO stages that are chosen; all if none is named.
+    /// The ZeRO stages that are chosen; empty for all stages.
     pub stages: &'a [u8],
-    /// Texts that must all be in the words of a configuration that is chosen.
+    /// Texts that must all occur in the label or the arguments of a chosen configuration.
     pub filter: &'a [String],
-    /// Largest number of configurations; all if none.
+    /// The largest number of configurations; `None` for no limit.
     pub limit: Option<usize>,
 }
 
 /// The source of the configurations of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
-    /// Every value of every axis, and pairs of these.
+    /// A covering design: every value of every axis, and pairs of values.
     Covering,
-    /// The whole product of a smaller grid.
+    /// The full product of a smaller grid.
     Product,
-    /// Drawn by chance from all axes.
+    /// Random draws from all axes.
     Drawn {
-        /// Number of configurations.
+        /// The number of configurations to draw.
         number: usize,
-        /// Seed of the draw.
+        /// The seed of the random draws.
         seed: u64,
     },
 }
 
-/// The configurations of a sweep.
+/// The plan of a sweep: the configurations to run, and the counts of those that are left out.
 #[derive(Debug)]
 pub struct Plan {
     engine: Engine,
     /// The configurations that are run, in this order.
     pub chosen: Vec<Configuration>,
-    /// The place of every configuration that was thought of, by its arguments.
+    /// The place of every configuration in the design, by its arguments.
     order: HashMap<Vec<String>, usize>,
-    /// Rows of the design that an earlier sweep has run.
+    /// An earlier sweep, whose rows are not run again.
     earlier: Option<Sweep>,
-    /// Configurations of the design that zprobe refuses.
+    /// The configurations of the design that zprobe refuses.
     pub refused: Vec<Refused>,
-    /// Number of configurations that the filters leave out.
+    /// The number of configurations that the filters leave out.
     filtered: usize,
-    /// Number of configurations beyond `--limit`.
+    /// The number of configurations beyond `--limit`.
     beyond: usize,
 }
 
 impl Plan {
-    /// The plan for a choice, without the configurations that an earlier sweep has run; those that it could
-    /// not run are tried again.
+    /// The plan for a choice. Configurations that an earlier sweep has run are left out; those that the earlier sweep
+    /// could not run are tried again.
     pub fn new(
         choice: &Choice<'_>,
         mut earlier: Option<Sweep>,
@@ -91,7 +91,7 @@ impl Plan {
             Design::Drawn { number, .. } => Some(number),
             Design::Covering | Design::Product => None,
         };
-        // Among many draws, few may be wanted.
+        // Few of many draws may pass the filters, so that planning takes long and must be interruptible.
         let stop = Stop::listen().context("cannot listen to signals")?;
         for configuration in configurations(choice) {
             ensure!(!stop.is_wanted(), "interrupted while the sweep was planned; nothing was run");
@@ -110,7 +110,7 @@ impl Plan {
                 plan.refuse(reason, &configuration);
                 continue;
             } else if has_run.contains(&arguments) {
-                // Part of the sweep, and not run again.
+                // The configuration is part of the sweep, but is not run again.
             } else if choice.limit.is_some_and(|limit| plan.chosen.len() >= limit) {
                 plan.beyond += 1;
             } else {
@@ -128,8 +128,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The rows of this sweep and of the earlier one, in the order of the design. Rows of an earlier sweep with
-    /// other versions are left out.
+    /// The result of the sweep: the rows of this sweep and of the earlier one, in the order of the design. The rows
+    /// of an earlier sweep with other versions are left out.
     pub(super) fn sweep(
         self,
         steps: usize,
@@ -143,7 +143,7 @@ impl Plan {
                 rows.extend(earlier.rows);
             } else {
                 say(format_args!(
-                    "warning: the earlier sweep ran {:?} and this one {versions:?}; its {} are left \
+                    "warning: the earlier sweep ran {:?} and this one {versions:?}; the earlier {} are left \
                      out",
                     earlier.versions,
                     amount(earlier.rows.len(), "row"),
@@ -164,16 +164,16 @@ impl Plan {
         }
     }
 
-    /// Number of configurations that are run, and of those that are not, in words.
+    /// The number of configurations that are run, and of those that are not, in words.
     pub fn summary(&self) -> String {
         let mut text = amount(self.chosen.len(), "configuration");
         if let Some(earlier) = &self.earlier {
-            text += &format!(", {} run before", earlier.rows.len());
+            text += &format!(", {} run earlier", earlier.rows.len());
         }
         let refused: usize = self.refused.iter().map(|refused| refused.count).sum();
         for (count, what) in [
             (refused, "refused by zprobe"),
-            (self.filtered, "not asked for"),
+            (self.filtered, "left out by filters"),
             (self.beyond, "beyond --limit"),
         ] {
             if count > 0 {
@@ -184,8 +184,8 @@ impl Plan {
     }
 }
 
-/// The configurations of a design, in order. A draw has so many that filters which let nothing pass are
-/// found out.
+/// The configurations of a design, in order. The number of random draws is limited, so that filters which let nothing
+/// pass are found out.
 fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>> {
     let lattice = Lattice::of(choice.engine);
     match choice.design {
@@ -195,10 +195,10 @@ fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>
     }
 }
 
-/// Number of draws for each configuration that is wanted.
+/// Number of draws for each wanted configuration.
 const DRAWS: usize = 1000;
 
-/// True if the filters let a configuration pass.
+/// True if a configuration passes the filters.
 fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
     let arguments = configuration.arguments();
     let (label, words) = (configuration.label(), arguments.join(" "));
@@ -211,7 +211,7 @@ fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
         && choice.filter.iter().all(|text| label.contains(text) || words.contains(text))
 }
 
-/// The reason why `zprobe run` refuses a configuration, if it does.
+/// Checks that `zprobe run` accepts a configuration; the error is the reason for a refusal.
 fn resolves(configuration: &Configuration, spec: &ReadSpec<'_>) -> Result<(), String> {
     let resolved = spec(&configuration.arguments()).map(drop);
     resolved.map_err(|err| match err.downcast_ref::<Refusal>() {

@@ -1,4 +1,4 @@
-//! The runs of a sweep, and the rows that come of them.
+//! The runs of a sweep, and the rows that are made from their reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,25 +18,25 @@ use crate::store;
 use crate::worker::Worker;
 use zprobe_model::trace::combined_digest;
 
-/// Runs of a sweep.
+/// The options of a sweep's runs.
 pub struct Runs<'a> {
-    /// Optimizer steps of each run.
+    /// The number of optimizer steps of each run.
     pub steps: usize,
-    /// Arguments that say after how much silence a rank counts as hung.
+    /// The arguments that set after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
-    /// Number of pools that run side by side.
+    /// The number of pools that run side by side.
     pub jobs: usize,
-    /// Time after which no run is started.
+    /// The time after which no run is started; `None` for no limit.
     pub time_limit: Option<Duration>,
-    /// True if a configuration that is not clean is run once more.
+    /// True if a configuration that is not clean is run once more, to confirm its outcome.
     pub confirm: bool,
-    /// Directory for the runs that are not clean; none keeps nothing.
+    /// The directory for the runs that are not clean; `None` keeps no runs.
     pub keep: Option<&'a Path>,
 }
 
 impl Runs<'_> {
-    /// Runs the plan's configurations with this interpreter. Those that were not started, because time was up
-    /// or the user wanted it to end, have no row.
+    /// Runs the plan's configurations with the interpreter `python`. A configuration that was not started, because
+    /// time was up or the user ended the sweep, has no row.
     pub fn sweep(&self, plan: Plan, python: PathBuf, order: &Read<'_>) -> Result<Sweep> {
         let scratch = Scratch::new(&store::place("sweep")?)?;
         let queue = Queue::new(plan.chosen.len())?.time_limit(self.time_limit);
@@ -68,25 +68,25 @@ impl Runs<'_> {
     }
 }
 
-/// Versions of the packages that ran, by name.
+/// The versions of the packages that a run used, by name.
 type Versions = BTreeMap<String, String>;
 
-/// Most bytes of a directory name that consists of words; file systems take 255.
+/// Largest number of bytes of a directory name that consists of words; file systems allow 255.
 const MOST_NAME: usize = 200;
 
-/// Name for the directory of a run: the words after the engine's name. Where these are too long,
-/// their beginning, with a digest of all.
+/// The name for the directory of a run: the words after the engine's name. If the words are too long, the name has
+/// their beginning and a digest of all of them.
 fn file_name(words: &[String]) -> String {
     let name = words.join(" ").replace("--", "").replace([' ', '/'], "-");
     if name.len() <= MOST_NAME {
         return name;
     }
     let digest = combined_digest([name.as_str()]);
-    // Flags and their values are ASCII.
+    // The cut is safe, because flags and their values are ASCII.
     format!("{}-{digest}", name.chars().take(MOST_NAME).collect::<String>())
 }
 
-/// Settings and tools with which a configuration is run and its outcome confirmed.
+/// The settings and tools with which a configuration is run and its outcome confirmed.
 struct Bench<'a> {
     runs: &'a Runs<'a>,
     order: &'a Read<'a>,
@@ -95,7 +95,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs a configuration. Whatever keeps it from running is its outcome, and not an error.
+    /// Runs a configuration. A failure to run is the outcome of the configuration, and not an error.
     fn try_one(
         &self,
         worker: &mut Worker,
@@ -106,7 +106,7 @@ impl Bench<'_> {
         let (mut outcome, versions) = self.outcome(worker, configuration, &dir);
         let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
         if self.runs.confirm && !good {
-            // Behind the whole name, in which a dot may be that of a number.
+            // Not `with_extension`: a dot in the name may be that of a number.
             let mut second = dir.clone().into_os_string();
             second.push(".again");
             let second = PathBuf::from(second);

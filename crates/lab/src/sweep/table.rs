@@ -1,4 +1,4 @@
-//! The table of one sweep, in each of its forms.
+//! The table of a single sweep, in each of its forms.
 
 use std::fmt::Write as _;
 
@@ -13,10 +13,11 @@ use zprobe_report::words::amount;
 use super::plan::Plan;
 use crate::table::{Entry, entries, grid, to_json, wrapped};
 
-/// Most additions that a cell lists as ways to come to an outcome.
+/// Largest number of additions that a cell lists.
 const LISTED: usize = 16;
 
-/// The configurations that would be run; `surroundings` are arguments that commands for reading have too.
+/// The list of the configurations that would be run; `surroundings` are arguments that are added to the commands of a
+/// list for the terminal.
 pub fn list(plan: &Plan, form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         let rows: Vec<Value> = plan
@@ -39,8 +40,8 @@ pub fn list(plan: &Plan, form: Form, surroundings: &[String]) -> Result<String> 
     Ok(table + &refused(&plan.refused) + &plan.summary() + "\n")
 }
 
-/// The configurations that were run, and their outcomes: equal ones in one line for each kind of
-/// configuration. `surroundings` are arguments that commands for reading have too.
+/// The table of the outcomes that are not clean: one line for each kind of configuration with equal outcomes.
+/// `surroundings` are arguments that are added to the commands of a table for the terminal.
 pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         return to_json(sweep);
@@ -83,7 +84,7 @@ pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<Strin
     Ok(text + &refused(&sweep.refused))
 }
 
-/// An outcome that equals another one if they differ in nothing but numbers in the engine's words.
+/// An outcome that equals another outcome if they differ only in numbers in the engine's words.
 struct Same<'a>(&'a Outcome);
 
 impl PartialEq for Same<'_> {
@@ -92,7 +93,7 @@ impl PartialEq for Same<'_> {
     }
 }
 
-/// An outcome with the engine's own words.
+/// An outcome, followed by the engine's own words if there are any.
 fn outcome(outcome: &Outcome, form: Form) -> String {
     match outcome.own_words() {
         Some(words) => format!("{}: {}", outcome.words(), code(words, form)),
@@ -100,8 +101,7 @@ fn outcome(outcome: &Outcome, form: Form) -> String {
     }
 }
 
-/// The fewest additions that lead to an outcome, at most `LISTED` of them, and the number of
-/// others.
+/// The fewest additions that lead to an outcome: at most `LISTED` of them, and the number of the others.
 pub fn with(class: &Class<'_>) -> String {
     if class.with.is_empty() {
         return "nothing else".to_owned();
@@ -113,33 +113,33 @@ pub fn with(class: &Class<'_>) -> String {
     text
 }
 
-/// The configurations of a class, as facts of an entry.
+/// The configurations of a class, as facts for an [`Entry`].
 pub fn places(class: &Class<'_>) -> Vec<(String, String)> {
     vec![("where".to_owned(), class.bases.join("; ")), ("with".to_owned(), with(class))]
 }
 
-/// The command of the smallest configuration in these surroundings.
+/// The command of the smallest configuration of a class, with the arguments `surroundings`.
 pub fn smallest(class: &Class<'_>, surroundings: &[String]) -> String {
     class.smallest().map(|it| it.command_with(surroundings)).unwrap_or_default()
 }
 
-/// Text that a user typed or a program said, as code.
+/// A text that a user typed or a program printed, formatted as code.
 pub fn code(text: &str, form: Form) -> String {
     if form == Form::Markdown {
-        // A bar would end the cell, and a backtick the code.
+        // In a cell, a bar would end the cell, and a backtick would end the code.
         format!("`{}`", text.replace('|', "¦").replace('`', "'"))
     } else {
         text.to_owned()
     }
 }
 
-/// Versions of what ran.
+/// The versions of the packages that the sweep used.
 fn versions(sweep: &Sweep) -> String {
     let versions = sweep.versions.iter().map(|(name, version)| format!("{name} {version}"));
     versions.collect::<Vec<_>>().join(", ")
 }
 
-/// Lines with the reasons why configurations are left out.
+/// Lines with the reasons why configurations are left out, each with an example.
 fn refused(refused: &[Refused]) -> String {
     let mut text = String::new();
     for Refused { reason, count, example } in refused {

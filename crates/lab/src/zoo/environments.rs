@@ -1,4 +1,4 @@
-//! The environments of all cases, made with progress on standard error.
+//! Makes the environments of all cases, with progress on standard error.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use crate::console::Line;
 use crate::environment::{Cache, Installer};
 use zprobe_zoo::Packages;
 
-/// The interpreter of each environment, or the reason why there is none.
+/// The interpreter of each environment, or the reason why the environment could not be made.
 pub type Environments<'a> = BTreeMap<&'a Packages, Result<PathBuf, String>>;
 
-/// Makes all environments one after the other: the network and the disk are the limit, not the processor.
-/// One that cannot be made is a failure of its cases only.
+/// Makes all environments one after the other, because the network and the disk are the limit, not the processor. If
+/// an environment cannot be made, only its cases fail.
 pub fn provide<'a>(cache: &Cache, cases: &[Case<'a>]) -> Environments<'a> {
     let installer = Installer::find();
     let mut environments = Environments::new();

@@ -1,4 +1,4 @@
-//! Known bugs of real releases, each tried on the releases that have it and on those that do not.
+//! `zprobe zoo`: known bugs of real releases, tried on the releases that have them and on releases that do not.
 
 mod environments;
 pub mod rows;
@@ -33,7 +33,7 @@ pub fn outcomes(
     Ok(outcomes)
 }
 
-/// The exit code for these outcomes.
+/// The exit code of an experiment with these outcomes.
 pub fn exit(outcomes: &[Outcome]) -> Result<Exit> {
     ensure!(
         outcomes.iter().any(|outcome| outcome.skipped.is_none()),

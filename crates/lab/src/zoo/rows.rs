@@ -1,4 +1,4 @@
-//! The cases of the zoo: rows, and the releases that each is tried on.
+//! The cases of the zoo: rows, each paired with the releases that it is tried on.
 
 use std::fs;
 
@@ -7,19 +7,19 @@ use anyhow::{Context as _, Result, bail, ensure};
 use zprobe_model::document::nearest;
 use zprobe_zoo::{Release, Row, registry};
 
-/// A run to make: a row of the zoo on one of its releases.
+/// A case of the zoo: a row on one of its releases.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
-    /// The bug.
+    /// The row of the bug.
     pub row: &'a Row,
-    /// The release that it is tried on.
+    /// The release that the bug is tried on.
     pub release: &'a Release,
-    /// Number of the release in its row.
+    /// The index of the release in its row, from 0.
     pub number: usize,
 }
 
 impl Case<'_> {
-    /// A name for the directory of the run, its own among those of the row.
+    /// A name for the directory of the run, unique among the cases of its row.
     pub fn file_name(&self) -> String {
         let packages = self.release.packages.file_name();
         if packages.is_empty() {
@@ -30,7 +30,7 @@ impl Case<'_> {
     }
 }
 
-/// The rows with these names; `.toml` files are read; without names, all that zprobe has.
+/// The rows with these names; a name that ends in `.toml` is a file to read. Without names, all rows that zprobe has.
 pub fn chosen(names: &[String]) -> Result<Vec<Row>> {
     if names.is_empty() {
         return Ok(registry::rows().to_vec());
@@ -49,11 +49,11 @@ fn one(name: &str) -> Result<Row> {
     }
     match nearest(name, known.iter().map(|row| row.name.as_str())) {
         Some(row) => bail!("{name}: no such row; did you mean `{row}`?"),
-        None => bail!("{name}: no such row; `zprobe list zoo` lists them"),
+        None => bail!("{name}: no such row; `zprobe list zoo` lists all rows"),
     }
 }
 
-/// Every release of every row, or those that one of `only` matches.
+/// Every release of every row; with `only`, the releases that any of its texts matches.
 pub fn cases<'a>(rows: &'a [Row], only: &[String]) -> Result<Vec<Case<'a>>> {
     let all = || {
         rows.iter().flat_map(|row| {
@@ -64,8 +64,8 @@ pub fn cases<'a>(rows: &'a [Row], only: &[String]) -> Result<Vec<Case<'a>>> {
     for text in only {
         ensure!(
             all().any(|case| case.release.matches(text)),
-            "--release {text}: none of the chosen rows has it; `zprobe zoo --list` shows what they \
-             have",
+            "--release {text}: no chosen row has this release; `zprobe zoo --list` shows their \
+             releases",
         );
     }
     Ok(all()

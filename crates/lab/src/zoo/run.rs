@@ -16,25 +16,25 @@ use crate::worker::Worker;
 use zprobe_report::{Ending, Report, Verdict};
 use zprobe_zoo::Script;
 
-/// The end of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Result of the run, or the reason why there was none.
+    /// The result of the run, or the reason why there was no run.
     pub got: String,
-    /// True if the result was expected.
+    /// True if the result is the expected one.
     pub ok: bool,
-    /// Reason why the case cannot be run here, if it cannot: then there is nothing to expect.
+    /// The reason why this machine cannot run the case; `None` if it can. A skipped case has no expected result.
     pub skipped: Option<String>,
-    /// Reason why the case was not started although it could be run; none otherwise.
+    /// The reason why the case was not started although it could be run; `None` otherwise.
     pub not_tried: Option<NotStarted>,
     /// True if the user has interrupted the run, or the queue before the run was started.
     pub interrupted: bool,
-    /// Directory in which the run is recorded, if it was started.
+    /// The directory in which the run is recorded; `None` if the run was not started.
     pub dir: Option<PathBuf>,
 }
 
 impl Outcome {
-    /// The outcome of a case of which there was no run, though there could be one.
+    /// The outcome of a case that could be run, but has no run.
     fn without_run(got: String) -> Self {
         Self { got, ok: false, skipped: None, not_tried: None, interrupted: false, dir: None }
     }
@@ -51,7 +51,8 @@ impl Outcome {
         Self { not_tried: Some(reason), interrupted, ..outcome }
     }
 
-    /// A word that says whether the outcome is as it should be.
+    /// The word for the outcome in the table: `yes` if it is as expected, `NO` if not, `skipped`, or `-` without a
+    /// result.
     pub fn word(&self) -> &'static str {
         if self.skipped.is_some() {
             "skipped"
@@ -64,7 +65,7 @@ impl Outcome {
         }
     }
 
-    /// The verdict on an experiment with this outcome alone.
+    /// The verdict on an experiment that has only this outcome.
     pub fn verdict(&self) -> Verdict {
         if self.ok || self.skipped.is_some() {
             Verdict::Clean
@@ -75,7 +76,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome in words, for people who may wait for hours.
+    /// The outcome in words, which is printed at once because all cases together may take hours.
     fn words(&self) -> String {
         match &self.skipped {
             Some(reason) => format!("skipped: {CANNOT_RUN}: {reason}"),
@@ -86,12 +87,12 @@ impl Outcome {
     }
 }
 
-/// Runs of the zoo.
+/// The options for the runs of the zoo.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs {
-    /// Number of runs that are made side by side.
+    /// The number of runs that are made side by side.
     pub jobs: usize,
-    /// True if nothing is started after the first run that is not as expected.
+    /// True if nothing is started after the first unexpected result.
     pub fail_fast: bool,
 }
 
@@ -132,14 +133,14 @@ impl Runs {
     }
 }
 
-/// Runs a script under `zprobe exec`, whose output is not this command's own, and reads its report.
+/// Runs a script under `zprobe exec`, without showing the output of that command, and returns the report.
 fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let scripts = dir.with_file_name(format!("{name}-scripts"));
     script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;
     let dir = std::path::absolute(dir)?;
     let zprobe = env::current_exe().context("cannot find zprobe's own program")?;
-    // The interpreter's neighbours are the programs that its packages start.
+    // Programs that the interpreter's packages start are in the interpreter's directory.
     let own = python.parent().unwrap_or(Path::new("."));
     let inherited = env::var_os("PATH").unwrap_or_default();
     let places = [own.to_owned()].into_iter().chain(env::split_paths(&inherited));
@@ -158,16 +159,16 @@ fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
         .context("cannot start zprobe")?;
     reported(&dir).with_context(|| {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        stderr.lines().next_back().unwrap_or("it said nothing").to_owned()
+        stderr.lines().next_back().unwrap_or("zprobe exec printed no error").to_owned()
     })
 }
 
-/// Directory of the run of a case.
+/// The directory of a case's run.
 fn place(case: &Case<'_>, out: &Path) -> PathBuf {
     out.join(&case.row.name).join(case.file_name())
 }
 
-/// Runs a case.
+/// Runs a case and judges its report.
 ///
 /// # Errors
 /// The reason why there was no run, in the words of the table.

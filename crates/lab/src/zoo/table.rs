@@ -1,4 +1,4 @@
-//! The table of the zoo, in each of its forms.
+//! The tables of the zoo, in each of their forms.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use zprobe_report::Form;
 use zprobe_report::words::amount;
 use zprobe_zoo::Row;
 
-/// The cases that would be tried.
+/// The table of the cases that would be tried.
 pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(&cases.iter().map(case_json).collect::<Vec<_>>());
@@ -24,14 +24,14 @@ pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
     Ok(grid(form, &head, cases.iter().map(|case| case_cells(case).to_vec())))
 }
 
-/// The cases that were tried, and their outcomes.
+/// The table of the cases that were tried, with their outcomes.
 pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<String> {
     let both = || cases.iter().zip(outcomes);
     if form == Form::Json {
         let objects = both().map(|(case, outcome)| {
             let mut object = case_json(case);
             object["got"] = json!(outcome.got);
-            // A case that was skipped is neither as expected nor unexpected.
+            // A skipped case is neither as expected nor unexpected.
             let ok = outcome.skipped.is_none().then_some(outcome.ok);
             object["ok"] = json!(ok);
             object["skipped"] = json!(outcome.skipped);
@@ -75,7 +75,7 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
     Ok(text)
 }
 
-/// Number of runs that were skipped, by reason.
+/// The number of skipped runs for each reason.
 fn skipped(outcomes: &[Outcome]) -> BTreeMap<&str, usize> {
     let mut reasons = BTreeMap::new();
     for reason in outcomes.iter().filter_map(|outcome| outcome.skipped.as_deref()) {
@@ -100,7 +100,7 @@ fn case_json(case: &Case<'_>) -> Value {
     })
 }
 
-/// The story of each row, below the table.
+/// Appends the story of each row, below the table.
 fn stories(text: &mut String, cases: &[Case<'_>]) {
     let mut told: Vec<&str> = Vec::new();
     for Case { row, .. } in cases {

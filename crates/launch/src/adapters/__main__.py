@@ -1,4 +1,4 @@
-"""The rank program for real engines: `python rank-program`. See docs/protocol.md."""
+"""The program that runs the ranks of real engines: `python rank-program`. See docs/protocol.md."""
 
 from zprobe_rank.host import main
 

@@ -1,11 +1,10 @@
-//! The Python ranks of real engines.
+//! The ranks of real engines, which are Python programs.
 //!
-//! These ranks are Python, started with the user's interpreter from the files beside this one,
-//! which need nothing but the standard library, torch and the engine. One process imports the
-//! engine and forks the ranks ([`Hosting::Forked`]), so that all of them cost one import. They
-//! emit the same [`Event`](zprobe_model::trace::Event)s as native ranks.
+//! The ranks run under the user's interpreter, from the files next to this one, which need only the standard
+//! library, torch and the engine. One process imports the engine and forks the ranks ([`Hosting::Forked`]), so the
+//! engine is imported once for all ranks. The ranks emit the same [`Event`](zprobe_model::trace::Event)s as native ranks.
 //!
-//! The ranks observe by wrapping and by hooks, and never change what the engine computes.
+//! The ranks observe the engine with wrappers and hooks, and never change what the engine computes.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,8 +14,7 @@ use zprobe_engines::{self as engines, Python};
 use zprobe_model::run_dir;
 use zprobe_model::spec::{Device, Engine};
 
-/// The files of the rank program that all engines share, by path: a Python package and its entry
-/// point.
+/// The path and the text of each file of the rank program that all engines share: a Python package and its entry point.
 const SHARED: &[(&str, &str)] = &[
     ("__main__.py", include_str!("__main__.py")),
     ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
@@ -44,19 +42,20 @@ const SHARED: &[(&str, &str)] = &[
     ("zprobe_rank/workload.py", include_str!("zprobe_rank/workload.py")),
 ];
 
-/// All files of the rank program. Each engine has a package in `zprobe_rank/engines`, made of files of
-/// its room.
+/// The path and the text of every file of the rank program. Each engine has a package in `zprobe_rank/engines`,
+/// made from the Python files in the engine's room.
 fn files() -> impl Iterator<Item = (String, &'static str)> {
     let scripts = of_engines(|python| python.script);
     SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(scripts).chain(eyes())
 }
 
-/// The eyes of all engines, by path: files that import nothing but each other, `eyes.py` and `tensors.py`.
+/// The path and the text of the files that observe the engines. These files import only each other, `eyes.py` and
+/// `tensors.py`.
 pub fn eyes() -> impl Iterator<Item = (String, &'static str)> {
     of_engines(|python| python.eyes)
 }
 
-/// Some files of each engine's package, by path.
+/// The path and the text of the files that `some` selects from each engine's package.
 fn of_engines(
     some: fn(&Python) -> &'static [(&'static str, &'static str)],
 ) -> impl Iterator<Item = (String, &'static str)> {
@@ -67,12 +66,12 @@ fn of_engines(
     })
 }
 
-/// The Python package of an engine, and the directory of its room in `src/engines`.
+/// The name of an engine's Python package, which is also the name of the engine's directory in `src/engines`.
 fn package(engine: Engine) -> String {
     engine.name().replace('-', "_")
 }
 
-/// These files of the package that all rank programs share, by path.
+/// The path and the text of the files with these `names` in the package that all rank programs share.
 pub fn shared(names: &[&str]) -> impl Iterator<Item = (String, &'static str)> {
     let is_one =
         |path: &str| path.strip_prefix("zprobe_rank/").is_some_and(|name| names.contains(&name));
@@ -80,10 +79,10 @@ pub fn shared(names: &[&str]) -> impl Iterator<Item = (String, &'static str)> {
     files.map(|(path, text)| ((*path).to_owned(), *text))
 }
 
-/// Directory of the rank program inside a run directory.
+/// The directory of the rank program inside a run directory.
 const DIRECTORY: &str = "rank-program";
 
-/// Error of a rank program that could not be written to the run directory.
+/// The error if the rank program cannot be written to the run directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {path}: {cause}; choose another run directory with --out")]
 pub struct Unwritable {
@@ -91,24 +90,23 @@ pub struct Unwritable {
     cause: io::Error,
 }
 
-/// Writes the rank program into the run directory `dir`, and returns the command that starts it
-/// with `python`.
+/// Writes the rank program into the run directory `dir`, and returns the command that starts the program with `python`.
 ///
-/// The program is kept with the run so that it can be read, and run again, from there.
+/// The program is kept with the run, so that a user can read it there and start it again.
 ///
 /// # Errors
-/// When the run directory cannot be written.
+/// Fails if the run directory cannot be written to.
 pub fn rank_program(python: &Path, dir: &Path) -> Result<RankProgram, Unwritable> {
     program(python, dir, &[])
 }
 
-/// Writes the rank program as [`rank_program`] does, as a pool for many runs of one engine on one device, which
-/// it loads the engine for before the first run.
+/// Writes the rank program as [`rank_program`] does, but for a pool: a process that loads `engine` for `device`
+/// once, before the first of many runs.
 ///
-/// `dir` outlives the runs and is not the directory of any of them.
+/// The directory `dir` outlives the runs, and no run uses `dir` as its run directory.
 ///
 /// # Errors
-/// When the directory cannot be written.
+/// Fails if the directory cannot be written to.
 pub fn pool_program(
     python: &Path,
     dir: &Path,
@@ -124,7 +122,7 @@ fn program(python: &Path, dir: &Path, pool: &[&str]) -> Result<RankProgram, Unwr
         let path = path.to_owned();
         |cause| Unwritable { path, cause }
     };
-    // Python looks for every module here first: nothing else may be in it.
+    // Python looks for every module in this directory first, so the directory must not contain anything else.
     run_dir::create_dir(&directory).map_err(unwritable(&directory))?;
     for (name, text) in files() {
         let path = directory.join(name);
@@ -138,7 +136,7 @@ fn program(python: &Path, dir: &Path, pool: &[&str]) -> Result<RankProgram, Unwr
     }
     Ok(RankProgram {
         program: python.to_owned(),
-        // -B: leave no byte code in the run directory.
+        // -B keeps Python from writing byte code into the run directory.
         args: ["-B".into(), directory.into()]
             .into_iter()
             .chain(pool.iter().map(|word| (*word).into()))
@@ -154,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Paths of the Python files below a directory.
+    /// The paths of the Python files below a directory.
     fn python_files(root: &Path) -> Vec<String> {
         let mut directories = vec![root.to_owned()];
         let mut names = Vec::new();
@@ -180,7 +178,7 @@ mod tests {
         assert_eq!(python_files(&root.join("src/adapters")), shared);
         for (engine, python) in engines::real() {
             let mut lying = python_files(&root.join("../engines/src").join(package(engine)));
-            // These belong to the doctor and to bug reports, and are no part of a rank.
+            // The doctor runs `trial.py`, and bug reports contain `repro.py`; a rank uses neither.
             lying.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
             let files = python.script.iter().chain(python.eyes);
             let mut embedded: Vec<&str> = files.map(|(name, _)| *name).collect();

@@ -1,10 +1,10 @@
-//! Checks for settings and shapes that an engine cannot have.
+//! Checks for settings and shapes that an engine does not support.
 
 use super::{
     Dataflow, Dtype, Engine, Invalid, Model, Offload, RunSpec, SequenceGroups, Shape, SpecRequest,
 };
 
-/// Bytes in a MiB.
+/// The number of bytes in a MiB.
 pub(super) const MIB: f64 = 1_048_576.0;
 
 impl SpecRequest {
@@ -15,11 +15,15 @@ impl SpecRequest {
         }
         let no_buckets = "the accumulator dataflow has no buckets; use --dataflow ipg-bucket";
         let rows = [
-            (spec.stage >= 2, "--dataflow accumulator", "it belongs to stages 0 and 1"),
+            (
+                spec.stage >= 2,
+                "--dataflow accumulator",
+                "the accumulator dataflow exists only in stages 0 and 1",
+            ),
             (
                 spec.offload == Offload::Cpu,
                 "--dataflow accumulator --offload cpu",
-                "gradients are offloaded from buckets; use --dataflow ipg-bucket",
+                "only gradients in buckets can be offloaded; use --dataflow ipg-bucket",
             ),
             (self.overlap_comm.is_some(), "--overlap-comm", no_buckets),
             (self.contiguous_gradients.is_some(), "--contiguous-gradients", no_buckets),
@@ -32,8 +36,8 @@ impl SpecRequest {
 }
 
 impl Dataflow {
-    /// The dataflow that DeepSpeed takes (`DeepSpeedEngine._do_optimizer_sanity_check` in
-    /// `runtime/engine.py`); stage 0 is treated as stage 1.
+    /// The dataflow that DeepSpeed chooses (`DeepSpeedEngine._do_optimizer_sanity_check` in `runtime/engine.py`);
+    /// stage 0 is treated as stage 1.
     pub(super) fn of_deepspeed(
         stage: u8,
         dtype: Dtype,
@@ -49,7 +53,7 @@ impl Dataflow {
     }
 }
 
-/// Refuses to add gradients up in a dtype that cannot hold them.
+/// Refuses to accumulate gradients in a dtype that cannot hold them.
 pub(super) fn check_accumulation(
     engine: Engine,
     model: Dtype,
@@ -59,7 +63,7 @@ pub(super) fn check_accumulation(
     if holds { Ok(()) } else { Err(Invalid::NarrowAccumulation { accum, model }) }
 }
 
-/// Refuses shapes that the engine cannot have.
+/// Refuses shapes that the engine does not support.
 pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     let reason = |shape: Shape| match shape.only_on() {
         Some((engine, reason)) if engine != spec.engine() => Some(reason),
@@ -70,12 +74,12 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     spec.shapes.iter().filter_map(refused).collect()
 }
 
-/// Refuses settings of DeepSpeed that its optimizer does not take.
+/// Refuses settings that DeepSpeed's optimizers do not support.
 pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
     if spec.parameter_groups == Some(2) && spec.has_shape(Shape::Experts) {
         return vec![Invalid::contradiction(
             "--parameter-groups 2 with --shape experts",
-            "the experts are a parameter group of their own already; drop one of the two",
+            "the experts already have a parameter group of their own; drop one of the two flags",
         )];
     }
     let mut problems = check_sequences(spec);
@@ -84,8 +88,8 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
     if zenflow.is_some_and(|section| !section.is_null()) {
         problems.push(Invalid::contradiction(
             "zero_optimization.zenflow",
-            "ZenFlow steps with the largest columns of a gradient at once and with the others later, by two \
-             Adams of its own, so that no step has one gradient; remove the section to check the rest",
+            "ZenFlow applies the largest columns of a gradient at once and the others later, with two Adam \
+             optimizers of its own, so a step has no single gradient; remove the section to check the other settings",
         ));
     }
     let Some(scale) = spec.override_loss_scale() else { return problems };
@@ -94,14 +98,14 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
     if spec.stage == 0 || dataflow == Dataflow::Accumulator {
         problems.push(Invalid::contradiction(
             format!("--override-loss-scale {scale}"),
-            "DeepSpeed's optimizers of these settings take none; use --stage 2 or 3, or --stage 1 with \
-             --grad-accum-dtype bf16",
+            "with these settings, DeepSpeed's optimizer takes no other loss scale; use --stage 2 or 3, \
+             or --stage 1 with --grad-accum-dtype bf16",
         ));
     }
     problems
 }
 
-/// Refuses groups of ranks for sequence parallelism that DeepSpeed or the codes cannot have.
+/// Refuses groups of ranks for sequence parallelism that DeepSpeed or the codes do not support.
 fn check_sequences(spec: &RunSpec) -> Vec<Invalid> {
     let Some(deepspeed) = spec.deepspeed() else { return Vec::new() };
     let (ranks, groups) = (deepspeed.sequence_parallel, deepspeed.sequence_groups);
@@ -109,27 +113,27 @@ fn check_sequences(spec: &RunSpec) -> Vec<Invalid> {
         (
             !spec.world_size.is_multiple_of(ranks),
             format!("--sequence-parallel {ranks} with {} ranks", spec.world_size),
-            "each sequence is cut for equally many ranks; use a number that divides --nproc-per-node",
+            "each sequence is cut for the same number of ranks; use a number that divides --nproc-per-node",
         ),
         (
             !ranks.is_power_of_two(),
             format!("--sequence-parallel {ranks}"),
-            "codes stay exact only if it is a power of two",
+            "codes stay exact only if this number is a power of two",
         ),
         (
             ranks == 1 && groups != SequenceGroups::Mpu,
             format!("--sequence-groups {groups}"),
-            "a single rank has the whole of a sequence; add --sequence-parallel 2",
+            "a single rank holds whole sequences; add --sequence-parallel 2",
         ),
         (
             ranks > 1 && spec.has_shape(Shape::Experts),
             "--sequence-parallel with --shape experts".to_owned(),
-            "the experts' group is all ranks; drop one of the two",
+            "the group of the experts is all ranks; drop one of the two flags",
         ),
         (
             ranks > 1 && spec.model == Model::Mlp,
             "--sequence-parallel with --model mlp".to_owned(),
-            "the coded loss alone makes up for the factor of DeepSpeed's average; drop one of the two",
+            "only the coded loss makes up for the factor in DeepSpeed's average; drop one of the two flags",
         ),
     ];
     let refused = rows.into_iter().filter(|(refused, _, _)| *refused);

@@ -1,10 +1,10 @@
-//! Coded gradients: each (step, rank, microbatch) gradient is a row of a Walsh–Hadamard matrix.
+//! Coded gradients: the gradient of each (step, rank, microbatch) is a row of a Walsh–Hadamard matrix.
 //!
-//! Gradient `k` has the value `s(k)·t(e)·H[k, e mod D]` in element `e`, where `H` is the D×D
-//! Walsh–Hadamard matrix and `s`, `t` are known pseudo-random signs. Rows are orthogonal over any
-//! `D` consecutive elements, so a sum `Σ w[k]·g[k]` is decoded window by window with one fast
-//! Walsh–Hadamard transform: exactly, with condition number 1. `t` makes a slice that lies at the
-//! wrong place decode to noise instead of to weights; `s` keeps partial sums a random walk.
+//! Gradient `k` has the value `s(k)·t(e)·H[k, e mod D]` in element `e`, where `H` is the D×D Walsh–Hadamard matrix
+//! and `s`, `t` are known pseudo-random signs. Rows are orthogonal over any `D` consecutive elements, so a fast
+//! Walsh–Hadamard transform decodes a sum `Σ w[k]·g[k]` window by window, exactly and with condition number 1.
+//! Because of `t`, a slice at the wrong place decodes to noise instead of weights; `s` makes partial sums a random
+//! walk.
 
 use std::ops::Range;
 
@@ -13,53 +13,53 @@ use std::ops::Range;
 pub struct Code {
     length: usize,
     seed: u64,
-    /// Number of gradients, where they do not take the first rows.
+    /// How gradients are assigned to rows; `None` if they take the first rows.
     spread: Option<Spread>,
 }
 
-/// Choice of rows where more were reserved than there turned out to be gradients.
+/// The assignment of gradients to rows if more rows were reserved than there are gradients.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
-    /// Number of gradients in the run.
+    /// The number of gradients in the run.
     contributions: usize,
-    /// Number of microbatches in a step.
+    /// The number of microbatches in a step.
     microbatches: usize,
-    /// Number of rows that were reserved for the microbatches of a rank and step.
+    /// The number of rows that were reserved for the microbatches of a rank in a step.
     reserved: usize,
 }
 
 impl Code {
-    /// Length of the shortest code, so that small runs have rows to spare too.
+    /// The length of the shortest code, which leaves spare rows even in small runs.
     pub const MIN_LENGTH: usize = 32;
 
-    /// Largest absolute value of [`Code::initial`].
+    /// The largest absolute value that [`Code::initial`] returns.
     pub const MOST_INITIAL: usize = 8;
 
     /// A code for `contributions` gradients.
     ///
-    /// Its length `D` is at least twice their number: the spare rows are expected to be zero, and
-    /// anything found there is data that no gradient of this run can explain.
+    /// The length `D` of the code is at least `2 * contributions`. The spare rows are expected to be zero: a value
+    /// in a spare row is data that no gradient of the run can explain.
     pub fn new(contributions: usize, seed: u64) -> Self {
         let length = (2 * contributions).next_power_of_two().max(Self::MIN_LENGTH);
         Self { length, seed, spread: None }
     }
 
-    /// A code for so many gradients in steps of `microbatches`, for each of which more rows were
-    /// `reserved`.
+    /// A code for `contributions` gradients in steps of `microbatches`, with `reserved` rows for the microbatches
+    /// of each rank in each step.
     pub fn spread(contributions: usize, microbatches: usize, reserved: usize, seed: u64) -> Self {
         let groups = contributions / microbatches;
         let spread = Some(Spread { contributions, microbatches, reserved });
         Self { spread, ..Self::new(groups * reserved, seed) }
     }
 
-    /// Row of the matrix that a gradient has.
+    /// The row of the matrix that belongs to a gradient.
     fn row(&self, column: usize) -> usize {
         self.spread.map_or(column, |Spread { microbatches, reserved, .. }| {
             column / microbatches * reserved + column % microbatches
         })
     }
 
-    /// Moves the rows of gradients to the front, in their order.
+    /// Moves the rows of the gradients to the front, in the order of the gradients.
     fn in_order(&self, rows: Vec<f64>) -> Vec<f64> {
         let Some(Spread { contributions, .. }) = self.spread else { return rows };
         let taken: Vec<usize> = (0..contributions).map(|column| self.row(column)).collect();
@@ -67,23 +67,21 @@ impl Code {
         taken.iter().copied().chain(spare).map(|row| rows[row]).collect()
     }
 
-    /// Code length `D`: every window of `D` elements can be decoded by itself, with at least as
-    /// many spare rows as gradients.
+    /// The code length `D`: every window of `D` elements can be decoded by itself, with at least as many spare rows
+    /// as gradients.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Length of the shortest run of elements that can be decoded by itself, with the fewest spare
-    /// rows.
+    /// The length of the shortest window that can be decoded by itself, which has the fewest spare rows.
     ///
-    /// The rows below `D/2` do not depend on the highest bit of the element, so over `D/2`
-    /// consecutive elements they are the Walsh–Hadamard matrix of half the size. No gradient has a
-    /// row above.
+    /// The rows below `D/2` do not depend on the highest bit of the element, so over `D/2` consecutive elements
+    /// these rows are the Walsh–Hadamard matrix of half the size. All gradients have rows below `D/2`.
     pub fn shortest(&self) -> usize {
         self.length / 2
     }
 
-    /// Value (±1) of gradient `column` in flat element `element`.
+    /// The value (±1) of gradient `column` in flat element `element`.
     pub fn value(&self, column: usize, element: usize) -> i8 {
         let row = self.row(column);
         let hadamard = (row & (element % self.length)).count_ones() % 2 == 1;
@@ -91,9 +89,9 @@ impl Code {
         if negative { -1 } else { 1 }
     }
 
-    /// Starting value of flat element `element` of the parameters, in units of the learning rate: a
-    /// small integer that is not 0 and differs from element to element. This makes misplaced slices
-    /// visible, shows to which parameter a run of elements belongs, and sets padding apart.
+    /// The starting value of flat element `element` of the parameters, in units of the learning rate: a small
+    /// integer that is not 0 and differs from element to element. Because of this value, misplaced slices are
+    /// visible, a run of elements can be attributed to its parameter, and padding can be recognised.
     pub fn initial(&self, element: usize) -> i8 {
         let value = (mix(self.seed ^ 0x1717, element as u64) % 16) as i8;
         if value < 8 { value - 8 } else { value - 7 }
@@ -129,8 +127,7 @@ impl Code {
         range.map(|element| sum.value(element)).collect()
     }
 
-    /// The sum of all gradients with these weights, in every element, for the cost of one
-    /// transform.
+    /// The sum of all gradients with these weights in every element, computed with a single transform.
     pub fn sum(&self, weights: &[f64]) -> Sum {
         let mut rows = vec![0.0; self.length];
         for (column, &weight) in weights.iter().enumerate() {
@@ -154,7 +151,7 @@ impl Code {
 #[derive(Clone, Debug)]
 pub struct Sum {
     code: Code,
-    /// One period of the sum, without the signs of elements.
+    /// One period of the sum, before the signs of the elements are applied.
     rows: Vec<f64>,
 }
 

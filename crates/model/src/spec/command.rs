@@ -1,8 +1,8 @@
-//! Commands that ask for a given specification: the way back from a specification to flags.
+//! Commands that produce a given specification: the way back from a specification to flags.
 //!
-//! [`RunSpec::command`] is the inverse of parsing: it returns a command that resolves to the same
-//! specification, or none. The command has no more flags than it needs, except that it always
-//! states the engine, the stage and the accumulation steps, which readers look for.
+//! [`RunSpec::command`] is the inverse of parsing: it returns a command that resolves to the same specification, or
+//! `None`. The command has only the flags that it needs, and always the engine, the stage and the accumulation
+//! steps, because readers look for them.
 
 use serde_json::{Map, Value, json};
 
@@ -10,14 +10,14 @@ use super::deepspeed::DeepSpeedConfig;
 use super::settings::{ALL, Setting};
 use super::{DeepSpeedFile, Dtype, LossScale, Optimizer, RunSpec, SpecRequest};
 
-/// Command line of a run, with the DeepSpeed file that it needs, if it needs one.
+/// A command line of zprobe, with the DeepSpeed file that the command needs, if any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
     /// The subcommand of `zprobe`: `run`, or `exec` for a user's script.
     pub verb: &'static str,
-    /// Arguments of the subcommand, one word each.
+    /// The arguments of the subcommand, one word each.
     pub arguments: Vec<String>,
-    /// Content of the file that `--deepspeed-config` names, where flags alone cannot say it.
+    /// The content of the file that `--deepspeed-config` names, if flags cannot express the run.
     pub deepspeed_config: Option<Value>,
 }
 
@@ -31,12 +31,12 @@ impl Command {
 }
 
 impl SpecRequest {
-    /// Arguments of `zprobe run` that make this request, as far as flags can express it.
+    /// The arguments of `zprobe run` that express this request, as far as flags can.
     pub fn arguments(&self) -> Vec<String> {
         ALL.iter().flat_map(|setting| said(*setting, self)).collect()
     }
 
-    /// Copy of this request without what flags cannot express.
+    /// A copy of this request without the settings that flags cannot express.
     #[must_use]
     pub fn sayable(&self) -> Self {
         let mut request = Self { deepspeed_config: None, ..self.clone() };
@@ -46,10 +46,9 @@ impl SpecRequest {
 }
 
 impl RunSpec {
-    /// The shortest command that resolves to this specification; a DeepSpeed file, where one is
-    /// needed, is called `file`. None where no command does: of a file that leaves dtypes to
-    /// `"auto"`, the specification holds only the configuration that was passed on, which says less
-    /// than the file did.
+    /// The shortest command that resolves to this specification; a DeepSpeed file, if needed, is called `file`.
+    /// `None` if there is no such command: if a file sets dtypes to `"auto"`, the specification holds only the
+    /// configuration that was passed on, which says less than the file.
     pub fn command(&self, file: &str) -> Option<Command> {
         if let Some(script) = self.script() {
             let arguments = script.arguments(self.seed);
@@ -71,8 +70,9 @@ impl RunSpec {
         Some(Command { verb: "run", arguments, deepspeed_config: config })
     }
 
-    /// The shortest arguments of `zprobe run`, with no settings but those of `request`, that resolve to this
-    /// specification beside the user's DeepSpeed file `config`, called `file`. None where none do.
+    /// The shortest arguments of `zprobe run` that resolve to this specification together with the user's DeepSpeed
+    /// file `config`, called `file`, and that only give settings of `request`. `None` if there are no such
+    /// arguments.
     pub fn arguments_beside(
         &self,
         request: SpecRequest,
@@ -83,7 +83,8 @@ impl RunSpec {
         is_this.then(|| self.said_in_order(&shortened(request, Some(config), self), Some(file)))
     }
 
-    /// Arguments that make a request: what is always said, the DeepSpeed file, and all other settings.
+    /// The arguments that express a request: the settings that are always stated, the DeepSpeed file, all other
+    /// settings.
     fn said_in_order(&self, request: &SpecRequest, file: Option<&str>) -> Vec<String> {
         let (first, others): (Vec<_>, Vec<_>) =
             ALL.iter().partition(|it| it.describe().always_said);
@@ -98,15 +99,15 @@ impl RunSpec {
         arguments
     }
 
-    /// Request that states every setting as a flag, as far as this engine takes such a flag.
+    /// The request that states every setting as a flag, as far as this engine has such a flag.
     fn as_flags(&self) -> SpecRequest {
         let mut request = SpecRequest::default();
         ALL.iter().for_each(|setting| setting.ask(self, &mut request));
         request
     }
 
-    /// Flags and the DeepSpeed file that together ask for this specification; none for engines that
-    /// know none of the file's keys, and where the configuration is unknown.
+    /// The flags and the DeepSpeed file that together express this specification; `None` for engines that have none
+    /// of the file's keys, and if the configuration is unknown.
     fn as_file(&self) -> Option<(SpecRequest, Option<Value>)> {
         let (request, mut config) =
             match (self.engine().traits().deepspeed_file, self.deepspeed_config()) {
@@ -124,7 +125,7 @@ impl RunSpec {
         Some((request, Some(Value::Object(config))))
     }
 
-    /// Keys of a DeepSpeed file for what the native engine's flags cannot express: the microbatch
+    /// The keys of a DeepSpeed file for settings that the native engine's flags cannot express: the microbatch
     /// size, and a dynamic loss scale.
     fn native_file(&self) -> Map<String, Value> {
         let mut config = Map::new();
@@ -141,7 +142,7 @@ impl RunSpec {
     }
 }
 
-/// Section `optimizer` of a DeepSpeed file.
+/// The section `optimizer` of a DeepSpeed file.
 fn section(optimizer: Optimizer) -> Value {
     match optimizer {
         Optimizer::Sgd { lr } => json!({"type": "SGD", "params": {"lr": lr}}),
@@ -152,7 +153,7 @@ fn section(optimizer: Optimizer) -> Value {
     }
 }
 
-/// The DeepSpeed file with this content, if it is one.
+/// The DeepSpeed file with this content; `None` if the content is not valid.
 fn parsed(config: &Value) -> Option<DeepSpeedConfig> {
     DeepSpeedConfig::parse(&config.to_string(), "").ok()
 }
@@ -166,7 +167,7 @@ fn resolves(request: &SpecRequest, config: Option<&DeepSpeedConfig>, spec: &RunS
     request.resolve().is_ok_and(|resolved| resolved == *spec)
 }
 
-/// The request without the settings whose absence resolves to the same specification.
+/// The request without the settings whose removal leads to the same specification.
 fn shortened(
     mut request: SpecRequest,
     config: Option<&DeepSpeedConfig>,

@@ -1,4 +1,4 @@
-//! Settings of PyTorch's `DistributedDataParallel`.
+//! The settings of PyTorch's `DistributedDataParallel`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,18 +6,17 @@ use serde::{Deserialize, Serialize};
 use super::{Dtype, Engine, Invalid, RunSpec, Shape, SpecRequest, named_enum};
 
 named_enum! {
-    /// DDP's communication hooks that come with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
+    /// A communication hook for DDP that comes with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
     pub enum CommHook {
         /// No hook: the reducer's own all-reduce.
         None = "none",
-        /// `fp16_compress_hook`
+        /// The hook `fp16_compress_hook`
         Fp16Compress = "fp16-compress",
-        /// `bf16_compress_hook`
+        /// The hook `bf16_compress_hook`
         Bf16Compress = "bf16-compress",
-        /// `allreduce_hook`
+        /// The hook `allreduce_hook`
         AllReduce = "all-reduce",
-        /// `powerSGD_hook`, asked to compress nothing: the hook's own way with tensors that it leaves as they
-        /// are, from the third step on
+        /// `powerSGD_hook`, set to compress nothing: from the third step on, the hook reduces all tensors uncompressed
         PowerSgd = "power-sgd",
         /// `post_localSGD_hook`, whose local steps begin after the last step of the run
         PostLocalSgd = "post-local-sgd",
@@ -25,7 +24,7 @@ named_enum! {
 }
 
 impl CommHook {
-    /// Dtype in which gradients of a model in `dtype` cross the ranks.
+    /// The dtype in which the gradients of a model in `dtype` are communicated.
     pub const fn dtype(self, dtype: Dtype) -> Dtype {
         match self {
             CommHook::None | CommHook::AllReduce | CommHook::PowerSgd | CommHook::PostLocalSgd => {
@@ -38,56 +37,56 @@ impl CommHook {
 }
 
 named_enum! {
-    /// Parameters that DDP leaves out of its buckets, and reduces together in one buffer when the gradient of
-    /// another is ready (`delay_all_reduce_named_params`, `param_to_hook_all_reduce`).
+    /// The parameters that DDP keeps out of its buckets and reduces together in one buffer as soon as the gradient
+    /// of another parameter is ready (`delay_all_reduce_named_params`, `param_to_hook_all_reduce`).
     pub enum DelayedParameters {
         /// No parameter.
         None = "none",
-        /// The last half, as DDP has it: the optimizer steps whether or not the reduction has ended.
+        /// The last half of the parameters, as in DDP: the optimizer steps whether or not the reduction has ended.
         Unawaited = "unawaited",
-        /// The last half, with a barrier before the optimizer steps.
+        /// The last half of the parameters, with a barrier before the optimizer steps.
         Awaited = "awaited",
     }
 }
 
 named_enum! {
-    /// The backend of `torch.compile` that compiles a model under `DistributedDataParallel`, split where buckets end
-    /// (`DDPOptimizer` in `_dynamo/backends/distributed.py`).
+    /// The backend of `torch.compile` for a model under `DistributedDataParallel`, whose graph is split where
+    /// buckets end (`DDPOptimizer` in `_dynamo/backends/distributed.py`).
     pub enum Compile {
-        /// Not compiled.
+        /// No compilation.
         None = "none",
         /// The graph that TorchDynamo finds, run as it is.
         Eager = "eager",
-        /// That graph with its backward, by AOTAutograd.
+        /// The graph of TorchDynamo with its backward, traced by AOTAutograd.
         AotEager = "aot-eager",
-        /// Both in kernels of TorchInductor, which needs a C++ compiler.
+        /// The graph and its backward as kernels of TorchInductor, which needs a C++ compiler.
         Inductor = "inductor",
     }
 }
 
-/// Settings of `DistributedDataParallel`, by the names of its arguments.
+/// The settings of `DistributedDataParallel`, named after its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DdpOptions {
-    /// Capacity of a bucket in MiB.
+    /// The capacity of a bucket, in MiB.
     pub bucket_cap_mb: f64,
     /// True if DDP looks for parameters that a loss does not reach.
     pub find_unused_parameters: bool,
-    /// True if the graph is the same in every step.
+    /// True if DDP is promised that the graph is the same in every step.
     pub static_graph: bool,
     /// True if gradients are views of the buckets.
     pub gradient_as_bucket_view: bool,
-    /// Communication hook.
+    /// The communication hook.
     pub comm_hook: CommHook,
-    /// Parameters that are reduced beside the buckets: none, or the last half.
+    /// The parameters that are reduced outside of the buckets: none, or the last half.
     #[serde(default = "no_parameters")]
     pub delayed_parameters: DelayedParameters,
-    /// Backend of `torch.compile`.
+    /// The backend of `torch.compile`.
     #[serde(default = "not_compiled")]
     pub compile: Compile,
 }
 
-/// The value in traces of before there was a choice.
+/// The value for traces that are older than the setting.
 fn no_parameters() -> DelayedParameters {
     DelayedParameters::None
 }
@@ -101,8 +100,7 @@ impl DdpOptions {
     pub(super) fn new(request: &SpecRequest, shapes: &[Shape]) -> Self {
         let asked = request.or_default(Engine::Ddp);
         Self {
-            // Filled in last where it was not asked for: the default bucket size follows from the
-            // model.
+            // If not requested, the capacity is filled in last, because the default follows from the model.
             bucket_cap_mb: request.bucket_cap_mb.unwrap_or_default(),
             find_unused_parameters: request
                 .find_unused_parameters
@@ -131,43 +129,47 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         // 2.15: the first backward enqueues a reduction though its forward did not prepare for one.
         problems.push(Invalid::contradiction(
             "--static-graph with gradient accumulation",
-            "DDP learns the graph in the first backward and reduces then, so that it fails under \
+            "DDP learns the graph in the first backward and reduces gradients there, which fails under \
              no_sync; use --ga 1",
         ));
     }
     if spec.has_shape(Shape::UnusedAlternating) {
         problems.push(Invalid::contradiction(
             "--static-graph with --shape unused-alternating",
-            "the graph is not the same in every step, which is what --static-graph promises; drop \
-             one of the two",
+            "--static-graph promises the same graph in every step, but this shape changes the graph; drop \
+             one of the two flags",
         ));
     }
     problems
 }
 
-/// Refuses what DDP's delayed parameters cannot have: their gradients lie in an fp32 buffer, which is reduced in
-/// each backward, in `no_sync` too, as soon as one parameter has its gradient (`_delayed_all_reduce_hook` in
-/// `nn/parallel/distributed.py`).
+/// Refuses settings that DDP's delayed parameters do not support. Their gradients are in an fp32 buffer, which is
+/// reduced in each backward, also under `no_sync`, as soon as one parameter has its gradient
+/// (`_delayed_all_reduce_hook` in `nn/parallel/distributed.py`).
 fn check_delayed(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
     let several = spec.gradient_accumulation_steps > 1;
     let rows = [
-        (spec.dtype != Dtype::Fp32, "--dtype", "their gradients are fp32; use --dtype fp32"),
+        (
+            spec.dtype != Dtype::Fp32,
+            "--dtype",
+            "delayed parameters have fp32 gradients; use --dtype fp32",
+        ),
         (
             ddp.bucket_cap_mb.fract() != 0.0,
             "--bucket-cap-mb",
-            "DDP takes whole numbers alone there; use --bucket-cap-mb 1",
+            "with delayed parameters, DDP takes only whole numbers; use --bucket-cap-mb 1",
         ),
         (
             ddp.compile != Compile::None,
             "--compile",
-            "a compiled graph hands gradients over in an order of its own, so that they would be reduced too \
+            "a compiled graph hands over gradients in an order of its own, so delayed parameters would be reduced too \
              early; use --compile none",
         ),
-        (several, "--ga", "they are reduced in every microbatch; use --ga 1"),
+        (several, "--ga", "delayed parameters are reduced in every microbatch; use --ga 1"),
         (
             ddp.comm_hook != CommHook::None,
             "--comm-hook",
-            "they are not reduced by the hook; use --comm-hook none",
+            "the hook does not reduce delayed parameters; use --comm-hook none",
         ),
     ];
     let settings = rows.into_iter().filter(|(refused, _, _)| *refused);
@@ -175,7 +177,7 @@ fn check_delayed(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
     let shapes = spec.shapes.iter().filter(|shape| !shape.allows_delayed_parameters());
     let shapes = shapes.map(|shape| {
         let reason =
-            "they are reduced once in a backward, when the first parameter has its gradient";
+            "delayed parameters are reduced once per backward, when the first parameter has its gradient";
         (format!("--shape {shape}"), reason)
     });
     let refused = settings.chain(shapes);

@@ -1,5 +1,5 @@
-//! Placement of the ranks: the device that they compute on and the backend that they communicate
-//! over, chosen from what was asked for and what the machine has.
+//! Chooses the device that the ranks compute on and the backend that they communicate over, by the request and the
+//! machine.
 
 use std::fmt;
 
@@ -8,50 +8,50 @@ use serde::{Deserialize, Serialize};
 use super::{DEFAULT_WORLD_SIZE, Engine, Invalid, SpecRequest, named_enum};
 
 named_enum! {
-    /// Value of `--device`.
+    /// The value of `--device`.
     pub enum DeviceChoice {
-        /// CUDA where the engine can use a GPU, otherwise the CPU.
+        /// CUDA if the engine can use a GPU, otherwise the CPU.
         Auto = "auto",
-        /// The CPU.
+        /// The CPU, even if there is a GPU.
         Cpu = "cpu",
-        /// A GPU for each rank, or several ranks to a GPU.
+        /// GPUs: one for each rank, or one for several ranks.
         Cuda = "cuda",
     }
 }
 
 named_enum! {
-    /// Value of `--backend`.
+    /// The value of `--backend`.
     pub enum BackendChoice {
-        /// NCCL where each rank has a GPU of its own, otherwise Gloo.
+        /// NCCL if each rank has a GPU of its own, otherwise Gloo.
         Auto = "auto",
-        /// Gloo; on GPUs through the memory of the host.
+        /// Gloo; on GPUs through the host's memory.
         Gloo = "gloo",
-        /// NCCL.
+        /// NCCL, which needs a GPU for each rank.
         Nccl = "nccl",
     }
 }
 
 named_enum! {
-    /// Device that the ranks compute on.
+    /// The device that the ranks compute on.
     pub enum Device {
-        /// The CPU.
+        /// The CPU of the machine.
         Cpu = "cpu",
-        /// CUDA devices; rank r computes on GPU r modulo their number.
+        /// CUDA devices; rank r computes on GPU r modulo the number of GPUs.
         Cuda = "cuda",
     }
 }
 
 named_enum! {
-    /// Backend over which gradients cross the ranks.
+    /// The backend over which gradients are communicated.
     pub enum Backend {
-        /// Gloo; on CUDA devices through the memory of the host.
+        /// Gloo; on CUDA devices through the host's memory.
         Gloo = "gloo",
-        /// NCCL.
+        /// NCCL, which needs a GPU for each rank.
         Nccl = "nccl",
     }
 }
 
-/// The CPU, on which every run computed before there was a choice.
+/// The CPU, which was the only device before the setting existed.
 impl Default for Device {
     fn default() -> Self {
         Self::Cpu
@@ -65,31 +65,31 @@ impl Default for Backend {
     }
 }
 
-/// CUDA parts that an engine finds on a machine. An error says in words what is missing.
+/// The parts of CUDA that an engine finds on a machine. An error says in words which part is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpus {
-    /// Names of the GPUs that the driver shows.
+    /// The names of the GPUs that the driver shows.
     pub names: Result<Vec<String>, String>,
-    /// Release and directory of the libtorch that was loaded, if it has CUDA; of a real engine, the torch of its
-    /// interpreter.
+    /// The release and the directory of the libtorch that was loaded, if it has CUDA; for a real engine, those of
+    /// its interpreter's torch.
     pub libtorch: Result<String, String>,
-    /// Path of the NCCL library, or its version.
+    /// The path of the NCCL library, or its version.
     pub nccl: Result<String, String>,
-    /// True if these are what the torch of an interpreter finds, for real engines.
+    /// True if the torch of an interpreter found these parts, for real engines.
     #[serde(default)]
     pub of_python: bool,
 }
 
-/// One thing that keeps ranks from CUDA, and what to do about it.
+/// One missing part that keeps ranks from using CUDA, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Description of what is missing.
+    /// A description of the missing part.
     pub what: String,
-    /// Advice on what to do about it.
+    /// The advice on what to do about the missing part.
     pub advice: &'static str,
 }
 
-/// All parts whose absence keeps ranks from CUDA.
+/// All missing parts that keep ranks from using CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoCuda(pub Vec<Missing>);
 
@@ -103,7 +103,7 @@ impl fmt::Display for NoCuda {
 }
 
 impl Gpus {
-    /// Number of GPUs that the driver shows; 0 if it cannot be asked.
+    /// The number of GPUs that the driver shows; 0 if the driver cannot be asked.
     pub fn count(&self) -> usize {
         self.names.as_ref().map_or(0, Vec::len)
     }
@@ -111,7 +111,7 @@ impl Gpus {
     /// Checks that ranks can compute on the GPUs.
     ///
     /// # Errors
-    /// All parts that are missing.
+    /// Fails with all parts that are missing.
     pub fn usable(&self) -> Result<(), NoCuda> {
         let mut missing = Vec::new();
         match &self.names {
@@ -121,16 +121,16 @@ impl Gpus {
             }),
             Ok(names) if names.is_empty() => missing.push(Missing {
                 what: "the driver shows no GPU".to_owned(),
-                advice: "look at `nvidia-smi`, and at CUDA_VISIBLE_DEVICES",
+                advice: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
             }),
             Ok(_) => {}
         }
         if let Err(what) = &self.libtorch {
             let advice = if self.of_python {
-                "install a torch with CUDA there, or name another Python with --python"
+                "install a torch with CUDA in that environment, or name another Python with --python"
             } else {
-                "`pip install torch==2.11.0`, and name the interpreter that has it with --python, \
-                 or its directory with LIBTORCH, which comes first"
+                "`pip install torch==2.11.0`, and name its interpreter with --python, \
+                 or its directory with LIBTORCH, which takes precedence"
             };
             missing.push(Missing { what: what.clone(), advice });
         }
@@ -140,18 +140,18 @@ impl Gpus {
     /// Checks that ranks can compute on the GPUs and communicate over NCCL.
     fn usable_with_nccl(&self) -> Result<(), NoCuda> {
         let mut missing = self.usable().map_or_else(|NoCuda(missing)| missing, |()| Vec::new());
-        // NCCL is looked for beside a libtorch that has CUDA, and only there.
+        // NCCL is only looked for next to a libtorch that has CUDA.
         if let (Err(what), Ok(_)) = (&self.nccl, &self.libtorch) {
             missing.push(Missing {
                 what: what.clone(),
-                advice: "`pip install nvidia-nccl-cu13` beside that torch, or use --backend gloo",
+                advice: "`pip install nvidia-nccl-cu13` in the environment of that torch, or use --backend gloo",
             });
         }
         if missing.is_empty() { Ok(()) } else { Err(NoCuda(missing)) }
     }
 }
 
-/// Device, backend and number of the ranks of a run.
+/// The device, the backend and the number of ranks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) device: Device,
@@ -164,7 +164,7 @@ impl SpecRequest {
     pub(super) fn place(&self, engine: Engine) -> Result<Placement, Invalid> {
         let asked_device = self.device.unwrap_or(DeviceChoice::Auto);
         let asked_backend = self.backend.unwrap_or(BackendChoice::Auto);
-        // Flags that are of no use without a GPU.
+        // The flags that are of no use without a GPU.
         let wants = [
             ("--device cuda", asked_device == DeviceChoice::Cuda),
             ("--backend nccl", asked_backend == BackendChoice::Nccl),
@@ -175,14 +175,14 @@ impl SpecRequest {
         if let (Some(flag), false) = (wants, on_gpus) {
             return Err(Invalid::contradiction(
                 flag,
-                "ranks of this engine run on the CPU over Gloo; use another with --engine, or leave \
-                 it out",
+                "ranks of this engine run only on the CPU over Gloo; use another engine with --engine, or drop \
+                 the flag",
             ));
         }
         if let (Some(flag), DeviceChoice::Cpu) = (wants, asked_device) {
             return Err(Invalid::contradiction(
                 format!("{flag} with --device cpu"),
-                "ranks on the CPU have no GPU; leave one of them out",
+                "ranks on the CPU have no GPU; drop one of the two flags",
             ));
         }
         let on_cpu = |this: &Self| -> Result<Placement, Invalid> {

@@ -1,9 +1,9 @@
-//! The engines, and the facts about each that decide what a request resolves to.
+//! The engines, and the facts about each engine that decide what a request resolves to.
 //!
-//! [`Traits`] is one row of data for each engine: the defaults that differ, the dtypes in which it
-//! adds up and communicates, where it divides, and the shapes that it cannot have. The
-//! specification and the proof that its sums are exact follow from them. All other facts about an
-//! engine are in the crate `zprobe-engines`, which builds on the specification.
+//! [`Traits`] is one row of data for each engine: the defaults that differ, the dtypes in which the engine
+//! accumulates and communicates, where it divides, and the shapes that it does not support. The specification, and
+//! the proof that its sums are exact, follow from these traits. All other facts about an engine are in the
+//! crate `zprobe-engines`, which builds on the specification.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ named_enum! {
     pub enum Engine {
         /// zprobe's own sharded engine, on libtorch.
         Native = "native",
-        /// The DeepSpeed of a Python environment.
+        /// The DeepSpeed that is installed in a Python environment.
         DeepSpeed = "deepspeed",
         /// PyTorch's `DistributedDataParallel`.
         Ddp = "ddp",
@@ -30,35 +30,35 @@ named_enum! {
         Pipeline = "pipeline",
         /// PyTorch's `ZeroRedundancyOptimizer`, over `DistributedDataParallel`.
         ZeroRedundancy = "zero-redundancy",
-        /// Whatever trains in the user's own script, under `zprobe exec`.
+        /// The engine that the user's own script uses, under `zprobe exec`.
         #[value(skip)]
         #[serde(skip_deserializing)]
         Script = "script",
     }
 }
 
-/// The native engine, which needs no other installation.
+/// The native engine, because it needs no other installation.
 impl Default for Engine {
     fn default() -> Self {
         Self::Native
     }
 }
 
-/// The engine under test, with the settings that it alone has.
+/// The engine under test, with the settings that only this engine has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum EngineSettings {
-    /// zprobe's own engine.
+    /// The settings of zprobe's own engine.
     Native(NativeOptions),
-    /// DeepSpeed.
+    /// The settings of DeepSpeed.
     DeepSpeed(DeepSpeedOptions),
-    /// PyTorch's `DistributedDataParallel`.
+    /// The settings of PyTorch's `DistributedDataParallel`.
     Ddp(DdpOptions),
-    /// PyTorch's `fully_shard`.
+    /// The settings of PyTorch's `fully_shard`.
     Fsdp2(Fsdp2Options),
-    /// PyTorch's pipelining schedules.
+    /// The settings of PyTorch's pipelining schedules.
     Pipeline(PipelineOptions),
-    /// The user's own script.
+    /// The settings of the user's own script.
     Script(ScriptOptions),
     /// An engine without settings of its own.
     Plain(Engine),
@@ -79,17 +79,17 @@ impl EngineSettings {
     }
 }
 
-/// Rule for the stage that an engine runs in.
+/// The rule for the ZeRO stage that an engine runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staging {
     /// The ZeRO stage that `--stage` chooses; 1 by default.
     Chosen,
-    /// Always the stage that comes closest to the way in which the engine works.
+    /// Always the stage that is closest to how the engine works.
     Always(u8),
 }
 
 impl Staging {
-    /// Stage of a run for which no stage was asked.
+    /// The stage of a run for which no stage was requested.
     pub const fn default(self) -> u8 {
         match self {
             Self::Chosen => 1,
@@ -98,68 +98,68 @@ impl Staging {
     }
 }
 
-/// The use that an engine makes of a DeepSpeed file.
+/// How an engine uses a DeepSpeed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeepSpeedFile {
-    /// Every key is either a setting of the run or refused.
+    /// Every key of the file is either a setting of the run or refused.
     Followed,
-    /// The file is handed to the engine, which has the last word on its keys.
+    /// The file is passed to the engine, which has the last word on the file's keys.
     PassedOn,
-    /// Batch sizes and dtypes of the file hold for the run; the engine knows none of its keys.
+    /// The batch sizes and dtypes of the file apply to the run; the engine itself knows no key of the file.
     Unknown,
 }
 
-/// The facts about an engine that a specification follows from.
+/// The facts about an engine on which a specification depends.
 pub struct Traits {
-    /// The use that the engine makes of a DeepSpeed file.
+    /// How the engine uses a DeepSpeed file.
     pub deepspeed_file: DeepSpeedFile,
-    /// Rule for the stage that the engine runs in.
+    /// The rule for the ZeRO stage that the engine runs in.
     pub staging: Staging,
-    /// Seconds without an event after which a rank counts as hung, unless `--timeout` says otherwise.
+    /// The number of seconds without an event after which a rank counts as hung, unless `--timeout` says otherwise.
     pub timeout_s: u64,
     /// True if the ranks of the engine can compute on GPUs.
     pub on_gpus: bool,
-    /// True if the specification alone decides what the engine does. Releases of real engines have
-    /// behaviour that their settings do not describe in full.
+    /// True if the specification fully determines what the engine does. Releases of real engines have behaviour
+    /// that their settings do not describe in full.
     pub follows_spec: bool,
-    /// True if the engine scales the loss of an fp16 model, and skips steps that overflow.
-    /// PyTorch's engines leave both to the training loop.
+    /// True if the engine scales the loss of an fp16 model, and skips steps that overflow. PyTorch's engines leave
+    /// scaling and skipping to the training loop.
     pub scales_loss: bool,
     /// True if the inner optimizer steps on fp32 copies of narrower parameters.
     pub has_master_weights: bool,
-    /// True if a rank has a sum of its own gradients beside the gradient that is reduced.
+    /// True if a rank has a sum of its own gradients in addition to the gradient that is reduced.
     pub has_accumulator: bool,
-    /// The dataflow of a run; none for engines in which it cannot be chosen.
+    /// The dataflow of a run; `None` for engines whose dataflow cannot be chosen.
     pub(super) dataflow: fn(&SpecRequest, &Sums) -> Option<Dataflow>,
-    /// The dtype in which microbatches of a model in this dtype are added up, unless
-    /// `--grad-accum-dtype` says otherwise.
+    /// The dtype in which the gradients of a model in this dtype are accumulated, unless `--grad-accum-dtype` says
+    /// otherwise.
     pub(super) accumulates_in: fn(&SpecRequest, Dtype) -> Dtype,
-    /// The dtype in which gradients cross the ranks, unless `--comm-dtype` says otherwise; none
-    /// where each release of the engine chooses by itself.
+    /// The dtype in which gradients are communicated, unless `--comm-dtype` says otherwise; `None` if each release
+    /// of the engine chooses its own dtype.
     pub(super) communicates_in: fn(&SpecRequest, &Sums, Option<Dataflow>) -> Option<Dtype>,
-    /// True if gradients of a model in the first dtype can be added up in the second.
+    /// True if gradients of a model in the first dtype can be accumulated in the second dtype.
     pub(super) can_accumulate: fn(Dtype, Dtype) -> bool,
-    /// The settings that this engine alone has, in a run of a model with these shapes.
+    /// The settings that only this engine has, in a run of a model with these shapes.
     pub(super) settings: fn(&SpecRequest, &Sums, Option<Dataflow>, &[Shape]) -> EngineSettings,
-    /// True if gradients cross the ranks undivided: see [`RunSpec::divides_last`].
+    /// True if gradients are communicated before they are divided: see [`RunSpec::divides_last`].
     divides_last: fn(&RunSpec) -> bool,
-    /// Reason why a run cannot have a shape; none if it can.
+    /// The reason why a run cannot have a shape; `None` if the run can have the shape.
     pub(super) leaves_no_room: fn(&RunSpec, Shape) -> Option<&'static str>,
 }
 
-/// Stage and dtypes of a run, on which other settings depend.
+/// The stage and the dtypes of a run, on which other settings depend.
 pub(super) struct Sums {
-    /// The resolved stage.
+    /// The resolved ZeRO stage.
     pub(super) stage: u8,
-    /// Dtype of the model.
+    /// The dtype of the model.
     pub(super) dtype: Dtype,
-    /// Dtype in which microbatches are added up.
+    /// The dtype in which the gradients of microbatches are accumulated.
     pub(super) accum: Dtype,
 }
 
 impl Engine {
-    /// The engines that a run can be asked for. The user's script is none of them: it is watched and
-    /// not chosen.
+    /// The engines that a run can be requested with. The user's script is not among them, because zprobe watches
+    /// the script and does not choose it.
     pub const CHOICES: &'static [Engine] = &[
         Engine::Native,
         Engine::DeepSpeed,
@@ -169,7 +169,7 @@ impl Engine {
         Engine::ZeroRedundancy,
     ];
 
-    /// The facts about this engine that a specification follows from.
+    /// The facts about this engine on which a specification depends.
     pub fn traits(self) -> &'static Traits {
         match self {
             Engine::Native => &NATIVE,
@@ -189,24 +189,24 @@ impl RunSpec {
         self.settings.engine()
     }
 
-    /// True if gradients cross the ranks undivided, so that values on the wire grow to `W` times
+    /// True if gradients are communicated before they are divided, so that communicated values grow to `W` times
     /// the average.
     pub fn divides_last(&self) -> bool {
         (self.engine().traits().divides_last)(self)
     }
 }
 
-/// Seconds that a rank of a real engine may be silent: a busy machine can take a minute to import
-/// the engine.
+/// The number of seconds that a rank of a real engine may be silent: a busy machine can take a minute to import the
+/// engine.
 const TIMEOUT_OF_REAL_ENGINES: u64 = 180;
 
-/// Reason why some engines do not have the shape `different-start`.
+/// The reason why some engines do not support the shape `different-start`.
 const NOTHING_BROADCAST: &str =
-    "it sends no rank's parameters to the others; use --engine ddp or --engine deepspeed";
+    "this engine sends no rank's parameters to the others; use --engine ddp or --engine deepspeed";
 
-/// Reason why only some engines have the shape `penalty-backward`.
-const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce only what their own forward \
-     prepared, and stage 3's parameters are empty outside of it; use --engine deepspeed with --stage 0, 1 or 2";
+/// The reason why only some engines support the shape `penalty-backward`.
+const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce only gradients that their own forward \
+     prepared, and stage 3's parameters are empty outside of forward; use --engine deepspeed with --stage 0, 1 or 2";
 
 static NATIVE: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Followed,
@@ -217,7 +217,7 @@ static NATIVE: Traits = Traits {
     scales_loss: true,
     has_master_weights: true,
     has_accumulator: true,
-    // The dataflow that DeepSpeed would choose, unless a setting of buckets was asked for.
+    // The dataflow that DeepSpeed would choose, unless the request has a setting of buckets.
     dataflow: |request, sums| {
         let wants_buckets = request.overlap_comm.is_some()
             || request.contiguous_gradients.is_some()
@@ -231,7 +231,7 @@ static NATIVE: Traits = Traits {
         Some(request.dataflow.unwrap_or(chosen))
     },
     accumulates_in: |_, _| Dtype::Fp32,
-    // The dtype of the buffer that is reduced, as in DeepSpeed.
+    // The dtype of the reduced buffer, as in DeepSpeed.
     communicates_in: |_, sums, dataflow| {
         let accumulates = dataflow == Some(Dataflow::Accumulator);
         Some(if accumulates { sums.accum } else { sums.dtype })
@@ -246,12 +246,12 @@ static NATIVE: Traits = Traits {
     },
     leaves_no_room: |_, shape| match shape {
         Shape::TupleOutput | Shape::DictOutput => {
-            Some("the native engine is handed the loss itself; choose another with --engine")
+            Some("the native engine takes the loss itself; choose another engine with --engine")
         }
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
         Shape::UnusedOnOddRanks | Shape::UnusedOnEvenRanks | Shape::ReversedOnOddRanks => Some(
-            "the native ranks fill their buckets as gradients come, so that they would not reduce the same \
-             ones; choose another with --engine",
+            "the native ranks fill their buckets in the order of their gradients, so they would reduce different \
+             buckets; choose another engine with --engine",
         ),
         _ => None,
     },
@@ -271,11 +271,11 @@ static DEEPSPEED: Traits = Traits {
     communicates_in: |_, _, _| None,
     can_accumulate: keeps_the_range,
     settings: |request, _, _, _| EngineSettings::DeepSpeed(DeepSpeedOptions::new(request)),
-    // DeepSpeed divides last where it all-reduces whole buckets, unless `prescale_gradients` is
-    // set: `allreduce_bucket` in `runtime/engine.py` (stage 0 and `BF16_Optimizer`) and
-    // `gradient_reduction_w_predivide` in `runtime/zero/stage_1_and_2.py` (`reduce_scatter: false`).
-    // Where gradients go to their owners (`average_tensor`), and always in stage 3
-    // (`__avg_scatter_contiguous_grads`, `reduce_scatter_coalesced`), it divides first.
+    // DeepSpeed divides last if it all-reduces whole buckets, unless `prescale_gradients` is set:
+    // `allreduce_bucket` in `runtime/engine.py` (stage 0 and `BF16_Optimizer`) and `gradient_reduction_w_predivide`
+    // in `runtime/zero/stage_1_and_2.py` (`reduce_scatter: false`). DeepSpeed divides first if gradients go to
+    // their owners (`average_tensor`), and always in stage 3 (`__avg_scatter_contiguous_grads`,
+    // `reduce_scatter_coalesced`).
     divides_last: |spec| {
         let config = spec.deepspeed_config();
         let is = |pointer, wanted| {
@@ -297,7 +297,7 @@ static DEEPSPEED: Traits = Traits {
         }
         Shape::PenaltyBackward if spec.stage == 3 => Some(NOTHING_BESIDE_FORWARD),
         Shape::LossBackward if spec.stage == 0 && spec.dtype != Dtype::Fp32 => Some(
-            "DeepSpeed's optimizers of stage 0 want its own backward; use --stage 1, 2 or 3, or --dtype fp32",
+            "DeepSpeed's optimizers of stage 0 need DeepSpeed's own backward; use --stage 1, 2 or 3, or --dtype fp32",
         ),
         Shape::CoalescedReduction
             if spec.stage == 0
@@ -309,16 +309,16 @@ static DEEPSPEED: Traits = Traits {
                 ) == Dataflow::Accumulator =>
         {
             Some(
-                "DeepSpeed's coalesce_grad_reduction refuses these optimizers; use --stage 2 or 3, or --stage 1 \
-                 with --grad-accum-dtype bf16",
+                "DeepSpeed's coalesce_grad_reduction refuses the optimizer of these settings; use --stage 2 or 3, \
+                 or --stage 1 with --grad-accum-dtype bf16",
             )
         }
         Shape::Experts if spec.stage == 3 => {
-            Some("DeepSpeed has no experts in stage 3; use --stage 0, 1 or 2")
+            Some("DeepSpeed does not support experts in stage 3; use --stage 0, 1 or 2")
         }
-        Shape::Experts if spec.world_size == 1 => {
-            Some("a single rank sends no data to another's expert; use --nproc-per-node 2 or more")
-        }
+        Shape::Experts if spec.world_size == 1 => Some(
+            "a single rank cannot send data to the expert of another rank; use --nproc-per-node 2 or more",
+        ),
         _ => None,
     },
 };
@@ -333,7 +333,7 @@ const DDP: Traits = Traits {
     has_master_weights: false,
     has_accumulator: false,
     dataflow: |_, _| None,
-    // DDP adds up in the gradients of the parameters, which have the dtype of the model.
+    // DDP accumulates in the gradients of the parameters, which have the dtype of the model.
     accumulates_in: |_, dtype| dtype,
     communicates_in: |request, sums, _| {
         Some(request.comm_hook.map_or(sums.dtype, |hook| hook.dtype(sums.dtype)))
@@ -347,7 +347,7 @@ const DDP: Traits = Traits {
             if spec.gradient_accumulation_steps == 1
                 && !spec.has_shape(Shape::SeveralBackwards) =>
         {
-            Some("no_sync is for all but the last microbatch of a step; use --ga 2 or more")
+            Some("no_sync applies to all microbatches of a step but the last; use --ga 2 or more")
         }
         _ => None,
     },
@@ -363,12 +363,12 @@ static FSDP2: Traits = Traits {
     has_master_weights: true,
     has_accumulator: true,
     dataflow: |_, _| None,
-    // FSDP2 adds up in the dtype that it reduces in.
+    // FSDP2 accumulates in the dtype in which it reduces.
     accumulates_in: |request, _| request.comm_dtype.unwrap_or(Dtype::Fp32),
     communicates_in: |_, _, _| Some(Dtype::Fp32),
     can_accumulate: |_, _| true,
     settings: |request, _, _, _| EngineSettings::Fsdp2(Fsdp2Options::new(request)),
-    // The division after the reduction is by the odd part of `W`.
+    // After the reduction, FSDP2 divides by the odd part of `W`.
     divides_last: |_| true,
     leaves_no_room: |spec, shape| match shape {
         Shape::Tied
@@ -378,7 +378,7 @@ static FSDP2: Traits = Traits {
             if spec.model_parallel() > 1 =>
         {
             Some(
-                "with --tensor-parallel each rank has a part of the parameter that it is about; drop one of the two",
+                "with --tensor-parallel, each rank has only a part of the shape's parameter; drop one of the two flags",
             )
         }
         Shape::Bypass => Some(
@@ -401,7 +401,7 @@ static PIPELINE: Traits = Traits {
     has_master_weights: false,
     has_accumulator: false,
     dataflow: |_, _| None,
-    // Stages add up in the gradients of the parameters.
+    // The stages accumulate in the gradients of the parameters.
     accumulates_in: |_, dtype| dtype,
     communicates_in: |_, sums, _| Some(sums.dtype),
     can_accumulate: keeps_the_range,
@@ -410,7 +410,7 @@ static PIPELINE: Traits = Traits {
     leaves_no_room: pipeline::leaves_no_room,
 };
 
-/// DDP reduces the gradients. Each rank then steps with some parameters, as in ZeRO's stage 1.
+/// DDP reduces the gradients. Each rank then updates some of the parameters, as in ZeRO stage 1.
 static ZERO_REDUNDANCY: Traits = Traits {
     staging: Staging::Always(1),
     communicates_in: |_, sums, _| Some(sums.dtype),
@@ -418,7 +418,7 @@ static ZERO_REDUNDANCY: Traits = Traits {
     ..DDP
 };
 
-/// Facts of the user's script, which no request leads to: its ranks find out the others.
+/// The traits of the user's script, which no request asks for. The ranks of the script find out all other facts.
 static SCRIPT: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Unknown,
     staging: Staging::Always(0),
@@ -446,8 +446,8 @@ static SCRIPT: Traits = Traits {
     leaves_no_room: |_, _| Some("a script trains its own model"),
 };
 
-/// True if a ZeRO engine all-reduces whole buckets and then divides them. `scatters_not` is true if
-/// its configuration has reduce-scatter switched off.
+/// True if a ZeRO engine all-reduces whole buckets and then divides them. `scatters_not` is true if the
+/// configuration of the engine switches reduce-scatter off.
 fn all_reduces(spec: &RunSpec, scatters_not: bool) -> bool {
     spec.stage == 0 || (spec.stage < 3 && scatters_not)
 }

@@ -1,45 +1,45 @@
-//! Faults that the native engine can be told to have: their names, the ranks that have them, the
-//! settings that a run needs for them, and the findings that they must lead to.
+//! The faults that the native engine can be given: their names, the ranks that have them, the settings that a run
+//! needs for them, and the findings that they must lead to.
 
 use super::{Dataflow, Dtype, Invalid, Offload, RunSpec, Shape, named_enum};
 
 named_enum! {
     /// A deliberate mistake at one named point of the dataflow (`--inject`).
     ///
-    /// Each fault is a mistake that a real engine made or could make; `zprobe list faults` prints
-    /// them. A fault that only one rank has is on the last rank.
+    /// Each fault is a mistake that a real engine made or could make; `zprobe list faults` prints all faults. A
+    /// fault of a single rank is on the last rank.
     pub enum Fault {
-        // Hooks and accumulation.
+        // Faults of hooks and of the accumulation.
         /// No gradient hook fires on any rank (DeepSpeed issues #7579 and #7595).
         DeadHooks = "dead-hooks",
-        /// Every gradient hook is registered twice, and adds its gradient twice.
+        /// Every gradient hook is registered twice, so it adds its gradient twice.
         HookFiresTwice = "hook-fires-twice",
         /// The first microbatch of each step never reaches the accumulator, on every rank.
         MicrobatchDropped = "microbatch-dropped",
         /// The first microbatch of each step is accumulated twice, on every rank.
         MicrobatchDoubled = "microbatch-doubled",
-        /// The first microbatch of a step is accumulated from the buffers of the step before.
+        /// The first microbatch of a step is accumulated from the buffers of the previous step.
         MicrobatchFromPreviousStep = "microbatch-from-previous-step",
         /// The accumulator is not zeroed after the optimizer step.
         AccumulatorNotZeroed = "accumulator-not-zeroed",
-        /// Microbatches are added up in bf16, whatever `--grad-accum-dtype` says (DeepSpeed #1800).
+        /// Microbatches are accumulated in bf16, whatever `--grad-accum-dtype` says (DeepSpeed #1800).
         AccumulatedInBf16 = "accumulated-in-bf16",
         /// One element of the last rank's first microbatch is infinite.
         InfinityOnOneRank = "infinity-on-one-rank",
 
-        // Scale.
+        // Faults of the scale of gradients.
         /// The loss is not divided by the accumulation steps.
         GaNotScaled = "ga-not-scaled",
         /// The loss is divided by the accumulation steps twice (accelerate #1970).
         GaScaledTwice = "ga-scaled-twice",
-        /// Gradients are summed over the ranks, and not divided by their number.
+        /// Gradients are summed over the ranks, but not divided by the number of ranks.
         SummedNotAveraged = "summed-not-averaged",
         /// The last rank does not divide by the number of ranks.
         RankNotDivided = "rank-not-divided",
 
-        // Buckets and reduction.
-        /// The reduction runs before the boundary microbatch is accumulated, which is then
-        /// accumulated locally (DeepSpeed PR #7985, `DeepSpeedEngine._backward_epilogue`).
+        // Faults of buckets and of the reduction.
+        /// The reduction runs before the boundary microbatch is accumulated, which is then accumulated locally
+        /// (DeepSpeed PR #7985, `DeepSpeedEngine._backward_epilogue`).
         BoundaryLeak = "boundary-leak",
         /// The reduction across ranks is skipped: each rank steps on its own gradients.
         NotAveraged = "not-averaged",
@@ -49,55 +49,51 @@ named_enum! {
         EmptyBucketFlush = "empty-bucket-flush",
         /// A bucket takes gradients up to twice its capacity.
         BucketOverfilled = "bucket-overfilled",
-        /// A bucket is flushed before its last gradient was copied into it.
+        /// A bucket is flushed before its last gradient has been copied into it.
         BucketFlushedEarly = "bucket-flushed-early",
         /// The gradients left in the bucket at the boundary are never flushed.
         BucketNeverFlushed = "bucket-never-flushed",
-        /// A bucket is taken apart by the parameter list of the bucket before it (DeepSpeed #7780).
+        /// A bucket is split by the parameter list of the previous bucket (DeepSpeed #7780).
         StaleParameterList = "stale-parameter-list",
-        /// A bucket's buffer is filled again while its reduction still reads it (DeepSpeed #5606,
-        /// #7371).
+        /// A bucket's buffer is filled again while its reduction still reads the buffer (DeepSpeed #5606, #7371).
         BufferOverwritten = "buffer-overwritten",
-        /// Averaged gradients are read before the reduction that was launched has ended.
+        /// Averaged gradients are read before the reduction that was started has ended.
         WaitMissing = "wait-missing",
-        /// Gradients cross the ranks in bf16, whatever `--comm-dtype` says (PyTorch #190626).
+        /// Gradients are communicated in bf16, whatever `--comm-dtype` says (PyTorch #190626).
         ReducedInBf16 = "reduced-in-bf16",
-        /// The last bucket waits for a parameter that this backward does not use, and is not
-        /// flushed.
+        /// The last bucket waits for a parameter that this backward does not use, so the bucket is not flushed.
         UnusedWaitedFor = "unused-waited-for",
-        /// A parameter that is used in two places is put into the bucket for each of them.
+        /// A parameter that is used in two places is put into the bucket once for each place.
         TiedReducedTwice = "tied-reduced-twice",
-        /// The last rank leaves out one gradient reduction of the first step, as code does that
-        /// branches on facts known to this rank alone.
+        /// The last rank skips one gradient reduction of the first step, as code does that branches on facts that
+        /// only this rank knows.
         CollectiveSkipped = "collective-skipped",
-        /// The last rank reduces its first two buckets in the other order.
+        /// The last rank reduces its first two buckets in the opposite order.
         CollectivesSwapped = "collectives-swapped",
 
-        // Partitions.
-        /// Two slices of the reduced gradient, equally long, are swapped before the optimizer reads
-        /// them.
+        // Faults of partitions.
+        /// Two slices of equal length in the reduced gradient are swapped before the optimizer reads them.
         SlicesSwapped = "slices-swapped",
-        /// Each rank reads its partition of the gradient one element too far.
+        /// Each rank reads its partition of the gradient one element too far along.
         PartitionOffset = "partition-offset",
-        /// The last rank takes the first rank's partition for its own: the first partition is owned
-        /// twice, and the last by no rank.
+        /// The last rank uses the first rank's partition as its own, so the first partition is owned twice and the
+        /// last by no rank.
         PartitionOwnedTwice = "partition-owned-twice",
-        /// The buffer in which averaged gradients are added up is not set to zero before the first
-        /// step.
+        /// The buffer in which averaged gradients are accumulated is not zeroed before the first step.
         BufferNotSet = "buffer-not-set",
-        /// The padding behind the last parameter holds what was in memory before.
+        /// The padding after the last parameter holds whatever was in memory before.
         PaddingNotZeroed = "padding-not-zeroed",
 
-        // Offload.
-        /// Gradients are copied to the host before the last bucket was reduced.
+        // Faults of the offload.
+        /// Gradients are copied to the host before the last bucket has been reduced.
         OffloadCopiedEarly = "offload-copied-early",
         /// The gradients on the host remain those of the first step.
         StaleHostBuffer = "stale-host-buffer",
-        /// Gradients are copied to the host by a thread that is not waited for, and that is late
-        /// about every other time, at random.
+        /// A thread copies gradients to the host, but nothing waits for the thread, which is late about every other
+        /// time, at random.
         HostCopyRaces = "host-copy-races",
 
-        // The step.
+        // Faults of the optimizer step.
         /// Each rank decides by itself whether a gradient overflowed (DeepSpeed #7580).
         OverflowNotAgreed = "overflow-not-agreed",
         /// The gradient is not divided by the loss scale.
@@ -110,32 +106,32 @@ named_enum! {
         NormCountsReplicas = "norm-counts-replicas",
         /// The last rank skips its optimizer step.
         StepSkipped = "step-skipped",
-        /// The last rank puts its parameters into the all-gather without having updated them: its
-        /// partition stays stale on every rank.
+        /// The last rank puts its parameters into the all-gather without updating them, so its partition stays
+        /// stale on every rank.
         StaleAllGather = "stale-all-gather",
-        /// The last rank does not copy the all-gathered parameters back: its model stays stale.
+        /// The last rank does not copy the all-gathered parameters back, so its model stays stale.
         UpdateNotCopied = "update-not-copied",
 
-        // The run itself.
-        /// The last rank reports a digest in band that differs from the buffer it holds.
+        // Faults of the run itself.
+        /// The last rank sends, in band, a digest that differs from the digest of its buffer.
         DigestCorrupted = "digest-corrupted",
         /// The last rank kills itself (SIGKILL) before the second backward of the first step.
         RankDies = "rank-dies",
         /// The last rank sleeps for ever before the second backward of the first step.
         RankHangs = "rank-hangs",
-        /// The last rank writes a line that is no event on its event channel.
+        /// The last rank writes a line to its event channel that is not an event.
         RankRubbish = "rank-rubbish",
     }
 }
 
-/// The only root finding that a run with a fault must have, if the fault changes anything.
+/// The finding that must be the only root finding of a run with a fault, if the fault changes anything.
 pub struct Expected {
-    /// The fault.
+    /// The injected fault.
     pub fault: Fault,
-    /// Code of the finding.
+    /// The code of the finding.
     pub code: &'static str,
-    /// Codes that are accepted too, where the fault equals another one: with a single microbatch,
-    /// for example, a doubled microbatch is a wrong scale.
+    /// Other accepted codes, for runs in which the fault has the same effect as another fault: with a single
+    /// microbatch, for example, a doubled microbatch is a wrong scale.
     pub or: &'static [&'static str],
     /// The place that the finding must name.
     pub place: Place,
@@ -144,20 +140,20 @@ pub struct Expected {
 /// A place that a finding must name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Any place, or none.
+    /// Any place, or no place.
     Anywhere,
-    /// The first microbatch.
+    /// The first microbatch of a step.
     FirstMicrobatch,
-    /// The boundary microbatch.
+    /// The boundary microbatch of a step.
     Boundary,
-    /// The second step.
+    /// The second step of the run.
     SecondStep,
-    /// The last rank.
+    /// The last rank of the run.
     LastRank,
 }
 
 impl Fault {
-    /// The finding that this fault must lead to. Tests check every run with a fault against it.
+    /// The finding that this fault must lead to; tests check every run with the fault against this finding.
     pub fn expected(self) -> Expected {
         use Place::{Anywhere, Boundary, FirstMicrobatch, LastRank, SecondStep};
         let (code, or, place): (_, &[_], _) = match self {
@@ -232,8 +228,8 @@ impl Fault {
     }
 }
 
-/// Refuses a fault that has no place in the run. A fault that changes nothing there, as most do
-/// with a single rank, is accepted.
+/// Refuses a fault that the run has no place for. A fault that changes nothing in the run, as most faults do with a
+/// single rank, is accepted.
 pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
     let Some(fault) = spec.inject() else { return Ok(()) };
     let has_buckets = spec.dataflow() == Some(Dataflow::IpgBucket);
@@ -245,7 +241,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
     let goes_backward_again = backwards > 1
         || spec.has_shape(Shape::SeveralBackwards)
         || spec.has_shape(Shape::PenaltyBackward);
-    // Stage 3 pads to the world size, the others to an even multiple of it.
+    // Stage 3 pads to a multiple of the world size, stages 1 and 2 to an even multiple of it.
     let pads = spec.stage > 0 && (spec.stage < 3 || spec.world_size > 1);
     let (place, reason) = match fault {
         Fault::DeadHooks
@@ -261,7 +257,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         ),
         Fault::EmptyBucketFlush => (
             has_buckets && !reduces_at_once,
-            "it is about a backward that reduces nothing; use --dataflow ipg-bucket and --stage 1",
+            "this fault needs a backward that reduces nothing; use --dataflow ipg-bucket and --stage 1",
         ),
         Fault::BufferOverwritten => (
             overlaps && spec.contiguous_gradients() == Some(true),
@@ -269,7 +265,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
              --contiguous-gradients false",
         ),
         Fault::WaitMissing => {
-            (overlaps, "every reduction is waited for at once; add --overlap-comm")
+            (overlaps, "the engine waits for every reduction at once; add --overlap-comm")
         }
         Fault::UnusedWaitedFor => (
             has_buckets && has_unused,
@@ -278,45 +274,45 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         ),
         Fault::TiedReducedTwice => (
             has_buckets && spec.has_shape(Shape::Tied),
-            "nothing is used in two places; use --dataflow ipg-bucket and --shape tied",
+            "no parameter is used in two places; use --dataflow ipg-bucket and --shape tied",
         ),
         Fault::OffloadCopiedEarly | Fault::HostCopyRaces => {
-            (offloads, "nothing is copied to the host; add --offload cpu")
+            (offloads, "no gradient is copied to the host; add --offload cpu")
         }
         Fault::StaleHostBuffer => (
             offloads && spec.steps > 1,
-            "nothing is copied to the host a second time; add --offload cpu and --steps 2",
+            "no gradient is copied to the host a second time; add --offload cpu and --steps 2",
         ),
         Fault::MicrobatchFromPreviousStep | Fault::AccumulatorNotZeroed => (
             spec.steps > 1,
-            "it shows in the step after the first, and there is none; use --steps 2 or more",
+            "this fault shows after the first step, and the run has only one step; use --steps 2 or more",
         ),
         Fault::RankDies | Fault::RankHangs | Fault::RankRubbish => (
             goes_backward_again,
-            "it happens before the second backward, and there is none; use --ga 2 or --steps 2",
+            "this fault happens before the second backward, and the run has only one; use --ga 2 or --steps 2",
         ),
         Fault::BufferNotSet => (
             spec.poison_memory,
-            "uninitialised memory holds anything, by chance even the right values; add \
+            "uninitialised memory may by chance hold the right values; add \
              --poison-memory",
         ),
         Fault::PaddingNotZeroed => {
-            (pads, "stage 0 pads nothing, nor does stage 3 on a single rank; use --stage 1")
+            (pads, "neither stage 0 nor stage 3 on a single rank has padding; use --stage 1")
         }
         Fault::OverflowNotAgreed => (
             spec.dtype == Dtype::Fp16 && spec.has_shape(Shape::InfinityOnOneRank),
-            "nothing overflows; use --dtype fp16 and --shape infinity-on-one-rank",
+            "no gradient overflows; use --dtype fp16 and --shape infinity-on-one-rank",
         ),
         Fault::LossScaleKept => {
             (spec.dtype == Dtype::Fp16, "only fp16 has a loss scale; use --dtype fp16")
         }
         Fault::ClippedByLocalNorm | Fault::ClippedTwice => {
-            (spec.gradient_clipping > 0.0, "nothing is clipped; add --gradient-clipping 1")
+            (spec.gradient_clipping > 0.0, "no gradient is clipped; add --gradient-clipping 1")
         }
-        Fault::StaleAllGather => (spec.stage > 0, "stage 0 gathers nothing; use --stage 1"),
+        Fault::StaleAllGather => (spec.stage > 0, "stage 0 has no all-gather; use --stage 1"),
         Fault::UpdateNotCopied => (
             matches!(spec.stage, 1 | 2),
-            "stage 0 gathers nothing, and stage 3 only what it uses at once; use --stage 1",
+            "stage 0 has no all-gather, and stage 3 gathers only parameters that it uses at once; use --stage 1",
         ),
         _ => return Ok(()),
     };

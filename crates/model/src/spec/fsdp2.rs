@@ -1,44 +1,43 @@
-//! Settings of PyTorch's `fully_shard` (FSDP2).
+//! The settings of PyTorch's `fully_shard` (FSDP2).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, Invalid, Model, RunSpec, Shape, SpecRequest};
 
-/// Settings of FSDP2: arguments of `fully_shard` by their names, and the use of it.
+/// The settings of FSDP2: arguments of `fully_shard` by name, and how the run uses `fully_shard`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fsdp2Options {
     /// True if parameters are freed between forward and backward.
     pub reshard_after_forward: bool,
-    /// True if gradients are reduced in every microbatch, and not at the boundary alone
-    /// (`set_requires_gradient_sync`).
+    /// True if gradients are reduced in every microbatch, and not only at the boundary (`set_requires_gradient_sync`).
     #[serde(default)]
     pub reduce_every_microbatch: bool,
-    /// True if parameters are freed after the backward of every microbatch, and not at the boundary alone
+    /// True if parameters are freed after the backward of every microbatch, and not only at the boundary
     /// (`set_reshard_after_backward`).
     #[serde(default = "yes")]
     pub reshard_after_backward: bool,
-    /// Number of groups of ranks that each hold the whole model, sharded among them (HSDP); 1 for a mesh of one
-    /// dimension.
+    /// The number of groups of ranks that each hold the whole model, sharded within the group (HSDP); 1 for a mesh
+    /// of one dimension.
     #[serde(default = "one")]
     pub replicas: usize,
-    /// Number of ranks among which every parameter is cut as a `DTensor` before it is sharded (tensor parallelism);
-    /// 1 for none.
+    /// The number of ranks among which every parameter is split as a `DTensor` before it is sharded (tensor
+    /// parallelism); 1 for none.
     #[serde(default = "one")]
     pub tensor_parallel: usize,
-    /// True if gradients are summed over the replicas at the boundary alone, and within a replica in every
+    /// True if gradients are summed over the replicas only at the boundary, and within a replica in every
     /// microbatch (`set_requires_all_reduce`).
     #[serde(default)]
     pub all_reduce_at_boundary: bool,
-    /// Divisor of the sum over the ranks (`set_gradient_divide_factor`); none for the world size.
+    /// The divisor of the sum over the ranks (`set_gradient_divide_factor`); `None` for the world size.
     #[serde(default)]
     pub gradient_divide_factor: Option<f64>,
-    /// True if collectives only sum, and FSDP2 divides by itself (`set_force_sum_reduction_for_comms`).
+    /// True if collectives only sum, and FSDP2 itself divides (`set_force_sum_reduction_for_comms`).
     #[serde(default)]
     pub force_sum_reduction: bool,
-    /// True if a hook of the user's averages over the replicas (`set_all_reduce_hook`), of which `fully_shard`
-    /// does not know.
+    /// True if a hook of the user's averages gradients over the replicas (`set_all_reduce_hook`), and `fully_shard`
+    /// does not know the replicas.
     #[serde(default)]
     pub all_reduce_hook: bool,
     /// True if the parameters are replaced by those of a state dict before the first step
@@ -74,7 +73,7 @@ impl Fsdp2Options {
     }
 }
 
-/// Refuses settings of FSDP2 that contradict each other, or that CPU ranks cannot have.
+/// Refuses settings of FSDP2 that contradict each other, or that CPU ranks do not support.
 pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
     let Some(fsdp2) = spec.fsdp2() else { return Vec::new() };
     let replicas = fsdp2.replicas;
@@ -87,7 +86,7 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         (
             replicas > 1 && !spec.world_size.is_multiple_of(replicas),
             format!("--replicas {replicas} with {} ranks", spec.world_size),
-            "each replica has equally many ranks; use a number that divides --nproc-per-node",
+            "each replica has the same number of ranks; use a number that divides --nproc-per-node",
         ),
         (
             parts > 1
@@ -97,55 +96,55 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
                 "--tensor-parallel {parts} with {} ranks and --replicas {replicas}",
                 spec.world_size
             ),
-            "each part of a replica is on equally many ranks; use a number of ranks that is a multiple of both \
-             multiplied",
+            "each part of a replica is on the same number of ranks; use a number of ranks that is a multiple of their \
+             product",
         ),
         (
             !parts.is_power_of_two(),
             format!("--tensor-parallel {parts}"),
-            "codes stay exact only if it is a power of two",
+            "codes stay exact only if this number is a power of two",
         ),
         (
             parts > 1 && spec.model == Model::Mlp,
             "--tensor-parallel with --model mlp".to_owned(),
-            "only the coded model is cut; drop one of the two",
+            "only the coded model can be split; drop one of the two flags",
         ),
         (
             at_boundary && replicas == 1,
             "--all-reduce-at-boundary".to_owned(),
-            "a single replica has no others to be summed with; add --replicas 2",
+            "a single replica has no other replica to sum with; add --replicas 2",
         ),
         (
             fsdp2.all_reduce_hook && replicas == 1,
             "--all-reduce-hook".to_owned(),
-            "a single replica has no others to be averaged with; add --replicas 2",
+            "a single replica has no other replica to average with; add --replicas 2",
         ),
         (
             fsdp2.all_reduce_hook && (at_boundary || over_average.is_some()),
             "--all-reduce-hook with --all-reduce-at-boundary or --gradient-divide-factor"
                 .to_owned(),
-            "fully_shard does not sum over these replicas; drop one of the two",
+            "with the hook, fully_shard does not sum over the replicas; drop the hook or the other flag",
         ),
         (
             at_boundary && !fsdp2.reduce_every_microbatch,
             "--all-reduce-at-boundary".to_owned(),
-            "nothing is reduced before the boundary; add --reduce-every-microbatch true",
+            "no gradient is reduced before the boundary; add --reduce-every-microbatch true",
         ),
         (
             over_average.is_some_and(|ratio| !(ratio > 0.0 && ratio.log2().fract() == 0.0)),
             divisor(),
-            "codes stay exact only if it is the number of ranks times a power of two",
+            "codes stay exact only if this divisor is the number of ranks times a power of two",
         ),
         (
             over_average.is_some() && !fsdp2.force_sum_reduction && replicas < spec.world_size,
             divisor(),
-            "Gloo cannot multiply before it sums, as FSDP2 asks of NCCL; add --force-sum-reduction true",
+            "Gloo cannot multiply before it sums, as NCCL does for FSDP2; add --force-sum-reduction true",
         ),
         (
             fsdp2.assign_state_dict && spec.has_shape(Shape::Tied),
             "--assign-state-dict with --shape tied".to_owned(),
-            "load_state_dict(assign=True) makes a parameter for each name and so unties them; drop one of \
-             the two",
+            "load_state_dict(assign=True) makes a parameter for each name, which unties tied parameters; drop one of \
+             the two flags",
         ),
     ];
     let refused = rows.into_iter().filter(|(refused, _, _)| *refused);

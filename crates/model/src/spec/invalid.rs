@@ -1,4 +1,4 @@
-//! Reasons why a request cannot be run.
+//! The reasons why a request cannot be run.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use bytesize::ByteSize;
 
 use super::{Dtype, Engine, Fault, Model, NoCuda, Shape};
 
-/// Reason why a request cannot be run. Each message says what to do instead.
+/// The reason why a request cannot be run. Each message says what to do instead.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Invalid {
-    /// The engine has no such setting.
+    /// The engine does not have the requested setting.
     #[error("{flag}: the {engine} engine has no such setting; {advice}")]
     NotOfThisEngine {
-        /// The flag.
+        /// The flag of the setting.
         flag: &'static str,
-        /// The engine.
+        /// The engine under test.
         engine: Engine,
-        /// Advice on what to do instead.
+        /// The advice on what to do instead.
         advice: String,
     },
     /// A ZeRO stage that does not exist.
@@ -25,138 +25,138 @@ pub enum Invalid {
     /// A count that must be at least 1 is 0.
     #[error("{flag} 0: must be at least 1")]
     Zero {
-        /// The flag.
+        /// The flag of the count.
         flag: &'static str,
     },
     /// A count that is too large for any machine.
     #[error("{flag} {value}: at most {limit}")]
     TooLarge {
-        /// The flag.
+        /// The flag of the count.
         flag: &'static str,
-        /// Count that was asked for.
+        /// The requested count.
         value: usize,
         /// The largest count that is accepted.
         limit: usize,
     },
-    /// Accumulating in fewer bits than the model's gradients have.
+    /// The accumulation dtype has fewer bits than the model's gradients.
     #[error(
-        "--grad-accum-dtype {accum} with --dtype {model}: accumulating in a narrower dtype than the \
-         gradients' is what no supported engine does; use {model}"
+        "--grad-accum-dtype {accum} with --dtype {model}: no supported engine accumulates in a \
+         narrower dtype than that of the gradients; use {model}"
     )]
     NarrowAccumulation {
-        /// Accumulation dtype.
+        /// The accumulation dtype.
         accum: Dtype,
-        /// Model dtype.
+        /// The dtype of the model.
         model: Dtype,
     },
-    /// Sums of codes would not be exact.
+    /// The sums of codes would not be exact.
     #[error(
         "{world_size} ranks × {ga} microbatches: sums of {contributions} codes are not exact in \
          {dtype} (at most {limit}); use {flag} fp32, fewer microbatches, or --model mlp"
     )]
     Inexact {
-        /// Number of ranks.
+        /// The number of ranks.
         world_size: usize,
-        /// Microbatches per step.
+        /// The number of microbatches per step.
         ga: usize,
-        /// Contributions per step.
+        /// The number of contributions per step.
         contributions: usize,
         /// The dtype that is too narrow.
         dtype: Dtype,
-        /// Most contributions that it holds exactly.
+        /// The maximum number of contributions whose sum is exact in the dtype.
         limit: usize,
-        /// Flag that widens it.
+        /// The flag that widens the dtype.
         flag: &'static str,
     },
-    /// Sums of codes would leave the range of fp16.
+    /// The sums of codes would exceed the range of fp16.
     #[error(
         "--loss-scale {scale}: sums of codes would reach {largest}, which fp16 cannot hold; use a \
          smaller --loss-scale"
     )]
     Overflow {
-        /// The loss scale.
+        /// The requested loss scale.
         scale: f64,
-        /// The largest sum.
+        /// The largest sum of codes.
         largest: f64,
     },
-    /// A shape with a model other than the coded one.
+    /// A shape is combined with a model other than the coded one.
     #[error(
         "--shape {shape} with --model {model}: only the coded model has shapes; use --model coded"
     )]
     ShapeWithoutCodes {
-        /// The shape.
+        /// The requested shape.
         shape: Shape,
-        /// The model.
+        /// The requested model.
         model: Model,
     },
-    /// Two shapes that cannot be combined.
-    #[error("--shape {first} --shape {second}: {reason}; leave one of them out")]
+    /// Two shapes cannot be combined.
+    #[error("--shape {first} --shape {second}: {reason}; leave out one of the two")]
     ShapesContradict {
         /// The first shape.
         first: Shape,
         /// The second shape.
         second: Shape,
-        /// Reason why they cannot be combined.
+        /// The reason why the two shapes cannot be combined.
         reason: &'static str,
     },
-    /// CUDA was asked for and cannot be had.
+    /// CUDA was requested, and cannot be used.
     #[error("{flag} is not possible on this machine:{missing}")]
     NoCuda {
-        /// Flag that asks for CUDA.
+        /// The flag that asks for CUDA.
         flag: &'static str,
         /// All parts of CUDA that are missing.
         missing: NoCuda,
     },
-    /// CUDA was asked for in a command that does not look for GPUs.
-    #[error("{flag}: only `zprobe run` with ranks of its own looks for GPUs; leave it out")]
+    /// CUDA was requested in a command that does not look for GPUs.
+    #[error("{flag}: only `zprobe run` with ranks of its own looks for GPUs; leave out the flag")]
     GpusNotLookedFor {
-        /// Flag that asks for CUDA.
+        /// The flag that asks for CUDA.
         flag: &'static str,
     },
-    /// More ranks than GPUs, over NCCL.
+    /// More ranks than GPUs were requested with NCCL.
     #[error(
         "--backend nccl: NCCL refuses two ranks on one GPU, and there are {gpus} for {world_size} \
          ranks; use --backend gloo, or --nproc-per-node {gpus}"
     )]
     RanksShareGpus {
-        /// Number of ranks.
+        /// The number of ranks.
         world_size: usize,
-        /// Number of GPUs.
+        /// The number of GPUs.
         gpus: usize,
     },
-    /// A trace that would exceed its budget even with as much left out as possible.
+    /// The trace would exceed its budget even if as much as possible is left out.
     #[error(
-        "--trace-budget {}: this run must be allowed {needed}; use --trace-budget {needed}, or fewer \
+        "--trace-budget {}: this run needs at least {needed}; use --trace-budget {needed}, or fewer \
          ranks, microbatches or --parameters",
         .budget.display().si().to_string().replace(' ', ""),
         needed = .needed.display().si().to_string().replace(' ', "")
     )]
     TraceBudget {
-        /// Budget that was asked for.
+        /// The requested budget.
         budget: ByteSize,
-        /// Budget that the run needs.
+        /// The budget that the run needs.
         needed: ByteSize,
     },
-    /// Settings that contradict each other, or the engine.
+    /// The settings contradict each other, or the engine.
     #[error("{asked}: {reason}")]
     Contradiction {
-        /// Flags that were asked for.
+        /// The requested flags.
         asked: String,
-        /// Reason why it is refused, and what to ask for instead.
+        /// The reason why the request is refused, and what to request instead.
         reason: &'static str,
     },
-    /// A fault that has no place in the run.
+    /// The run has no place for the fault.
     #[error("--inject {fault}: {reason}")]
     FaultHasNoPlace {
-        /// The fault.
+        /// The injected fault.
         fault: Fault,
-        /// Reason why it has no place, and what to use instead.
+        /// The reason why the run has no place for the fault, and what to use instead.
         reason: &'static str,
     },
 }
 
 impl Invalid {
-    /// Problem of settings that contradict each other, or the engine.
+    /// The problem of settings that contradict each other, or the engine.
     pub(super) fn contradiction(asked: impl Into<String>, reason: &'static str) -> Self {
         Self::Contradiction { asked: asked.into(), reason }
     }
@@ -164,28 +164,28 @@ impl Invalid {
 
 /// All problems of a request.
 ///
-/// A single problem is displayed as its own message, several as a summary and one indented line for
-/// each.
+/// A single problem is displayed as its own message, several problems as a summary and one indented line for each
+/// problem.
 #[derive(Debug, Default, PartialEq)]
 pub struct Refusal(Vec<Invalid>);
 
 impl Refusal {
-    /// Adds the problem if the check failed, and returns its value if it passed.
+    /// Adds the problem if the check failed, and returns the checked value if the check passed.
     pub(super) fn unless<T>(&mut self, checked: Result<T, Invalid>) -> Option<T> {
         checked.map_err(|problem| self.0.push(problem)).ok()
     }
 
-    /// Adds problems.
+    /// Adds several problems.
     pub(super) fn extend(&mut self, problems: impl IntoIterator<Item = Invalid>) {
         self.0.extend(problems);
     }
 
-    /// Returns an error if there are any problems.
+    /// Returns the refusal as an error if it has any problems.
     pub(super) fn into_result(self) -> Result<(), Self> {
         if self.0.is_empty() { Ok(()) } else { Err(self) }
     }
 
-    /// The problems; at least one.
+    /// All problems of the request; at least one.
     pub fn problems(&self) -> &[Invalid] {
         &self.0
     }

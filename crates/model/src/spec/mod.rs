@@ -1,9 +1,9 @@
-//! Specification of a run: the command line, a DeepSpeed JSON file, or a probe become one validated
-//! [`RunSpec`]; [`plan`] says where every gradient of that run should go.
+//! The specification of a run: flags, a DeepSpeed JSON file or a probe become one validated [`RunSpec`], and
+//! [`plan`] says where every gradient of the run should go.
 //!
-//! A [`RunSpec`] is complete: every default has been filled in and every contradiction refused, so
-//! that no later part (launcher, rank, diagnosis) interprets flags a second time. It is sent to the
-//! ranks as JSON, and is part of the first record of the trace.
+//! A [`RunSpec`] is complete: every default is filled in and every contradiction is refused, so that no later part
+//! (launcher, rank, diagnosis) interprets flags again. The specification is sent to the ranks as JSON and is part
+//! of the first record of the trace.
 
 mod checks;
 pub mod code;
@@ -62,77 +62,77 @@ pub use workload::{Loss, Output, Workload};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunSpec {
-    /// The engine under test, with the settings that it alone has.
+    /// The engine under test, with the settings that only this engine has.
     #[serde(flatten)]
     pub settings: EngineSettings,
-    /// ZeRO stage: 0 replicates, 1 partitions optimizer states, 2 gradients too, 3 parameters too.
+    /// The ZeRO stage: 0 replicates everything, 1 partitions the optimizer states, 2 also the gradients, 3 also the
+    /// parameters.
     pub stage: u8,
-    /// Number of ranks `W`.
+    /// The number of ranks, `W`.
     pub world_size: usize,
-    /// Device that the ranks compute on.
+    /// The device that the ranks compute on.
     #[serde(default)]
     pub device: Device,
-    /// Backend that the ranks communicate over.
+    /// The backend that the ranks communicate over.
     #[serde(default)]
     pub backend: Backend,
-    /// Microbatches per optimizer step `GA`.
+    /// The number of microbatches per optimizer step, `GA`.
     pub gradient_accumulation_steps: usize,
-    /// Optimizer steps. From two on, a gradient left over from the step before is visible.
+    /// The number of optimizer steps. With two or more, a gradient left over from the previous step is visible.
     pub steps: usize,
-    /// Number of steps after which codes are used again; none where every step has codes of its
-    /// own.
+    /// The number of steps after which the codes repeat; `None` if every step has codes of its own.
     #[serde(default)]
     pub code_steps: Option<usize>,
-    /// Dtype of the model's parameters and of each microbatch's gradient.
+    /// The dtype of the model's parameters and of each microbatch's gradient.
     pub dtype: Dtype,
-    /// Dtype in which microbatches are added up.
+    /// The dtype in which the gradients of the microbatches are accumulated.
     pub grad_accum_dtype: Dtype,
-    /// Dtype in which gradients cross ranks; none where that is left to the engine under test.
+    /// The dtype in which gradients are communicated; `None` if the engine under test chooses the dtype.
     pub comm_dtype: Option<Dtype>,
-    /// Capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
+    /// The capacity of an IPG bucket, in elements (DeepSpeed's `reduce_bucket_size`).
     pub reduce_bucket_size: usize,
-    /// Place where the optimizer's states live.
+    /// The place of the optimizer states: with the model, or in the host's memory.
     pub offload: Offload,
-    /// Global norm above which the gradient is scaled down; 0 for no clipping.
+    /// The global norm above which the gradient is scaled down; 0 turns clipping off.
     pub gradient_clipping: f64,
-    /// Scale of the loss of an fp16 model.
+    /// The scale of the loss of an fp16 model.
     pub loss_scale: LossScale,
-    /// Extent to which the engine is observed.
+    /// How much of the engine is observed: every visible point, or only the parameters after each step.
     pub observe: Observation,
-    /// True if memory that torch hands out holds NaN until it is written to.
+    /// True if memory that torch allocates is filled with NaN until something writes to it.
     #[serde(default)]
     pub poison_memory: bool,
-    /// The synthetic model.
+    /// The synthetic model that the ranks train.
     pub model: Model,
-    /// Number of elements that the model has at least; none for the smallest possible model.
+    /// The minimum number of elements of the model; `None` for the smallest possible model.
     pub parameters: Option<usize>,
-    /// Shapes of the run: unusual features of the model, and of its use.
+    /// The shapes of the run: unusual features of the model and of its use.
     pub shapes: Vec<Shape>,
-    /// Samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
+    /// The number of samples per microbatch and rank (`train_micro_batch_size_per_gpu`).
     pub micro_batch_size: usize,
-    /// The inner optimizer, on fp32 master weights.
+    /// The inner optimizer, which updates the fp32 master weights.
     pub optimizer: Optimizer,
-    /// Number of the optimizer's parameter groups: 1, or 2 to separate parameters that are decayed from those
-    /// that are not; none for a training script, and in traces of engines that always had one.
+    /// The number of parameter groups of the optimizer: 1, or 2 to separate parameters with weight decay from those
+    /// without. `None` for a training script, and in traces of engines that always had one group.
     #[serde(default)]
     pub parameter_groups: Option<usize>,
-    /// Seed of all synthetic data.
+    /// The seed of all synthetic data.
     pub seed: u64,
-    /// Seconds without an event after which a rank counts as hung.
+    /// The number of seconds without an event after which a rank counts as hung.
     pub timeout_s: u64,
-    /// The parts of the run that its trace holds.
+    /// The parts of the run that the trace records.
     #[serde(default)]
     pub recording: Recording,
 }
 
 impl RunSpec {
-    /// True if this shape was asked for.
+    /// True if the run has this shape.
     pub fn has_shape(&self, shape: Shape) -> bool {
         self.shapes.contains(&shape)
     }
 
-    /// The point that decides what a step's gradient was: the input of the inner optimizer, or the
-    /// update itself where nothing else was observed.
+    /// The point that decides which gradient a step used: the input of the inner optimizer, or the change of the
+    /// parameters if only the outcome was observed.
     pub fn last_word(&self) -> Point {
         match self.observe {
             Observation::Full => Point::OptimizerInput,
@@ -140,69 +140,66 @@ impl RunSpec {
         }
     }
 
-    /// Dtype in which gradients cross ranks; where the engine chooses it, the narrowest that it
-    /// could choose.
+    /// The dtype in which gradients are communicated. If the engine chooses the dtype, the narrowest dtype that the
+    /// engine could choose.
     pub fn narrowest_comm_dtype(&self) -> Dtype {
         self.comm_dtype.unwrap_or(self.dtype)
     }
 
-    /// Number of gradients in one optimizer step, `W·GA`.
+    /// The number of gradients in one optimizer step, `W·GA`.
     pub fn contributions_per_step(&self) -> usize {
         self.world_size * self.gradient_accumulation_steps
     }
 
-    /// Number of steps whose gradients can be told apart: all, or the last few where codes are used
-    /// again.
+    /// The number of steps whose gradients can be told apart: all steps, or the last few if the codes repeat.
     pub fn code_steps(&self) -> usize {
         self.code_steps.map_or(self.steps, |steps| steps.min(self.steps))
     }
 
-    /// Number of gradients that can be told apart, `K = steps·W·GA` for the steps of
-    /// [`RunSpec::code_steps`].
+    /// The number of gradients that can be told apart: `K = steps·W·GA`, for the steps of [`RunSpec::code_steps`].
     pub fn contributions(&self) -> usize {
         self.code_steps() * self.contributions_per_step()
     }
 
-    /// Number of gradients in the whole run.
+    /// The number of gradients in the whole run.
     pub fn all_contributions(&self) -> usize {
         self.steps * self.contributions_per_step()
     }
 
-    /// The steps whose gradients can be told apart in a buffer of `step`: this step and those just
-    /// before it.
+    /// The steps whose gradients can be told apart in a buffer of `step`: `step` itself and the steps just before.
     pub fn steps_seen(&self, step: usize) -> Range<usize> {
         (step + 1).saturating_sub(self.code_steps())..step + 1
     }
 
-    /// Samples of a microbatch on a rank, numbered through the whole run: one global batch after
-    /// the other, each divided among its microbatches in turn, and each of these among the ranks.
-    /// The samples of a step are therefore the same however its batch is split.
+    /// The samples of a microbatch on a rank, numbered through the whole run. Each global batch is divided among
+    /// its microbatches, and each microbatch among the ranks, so a step has the same samples however its batch is
+    /// split.
     pub fn samples(&self, step: usize, rank: usize, microbatch: usize) -> Range<usize> {
         let place = (step * self.gradient_accumulation_steps + microbatch) * self.world_size + rank;
         place * self.micro_batch_size..(place + 1) * self.micro_batch_size
     }
 
-    /// Seed of a sample's data.
+    /// The seed of the data of a sample.
     pub fn sample_seed(&self, sample: usize) -> u64 {
         self.seed.wrapping_mul(1_000_003).wrapping_add(sample as u64 + 1)
     }
 
-    /// Indices of the gradients of a step among the `K` that can be told apart.
+    /// The indices of a step's gradients among the `K` gradients that can be told apart.
     pub fn columns(&self, step: usize) -> Range<usize> {
         let first = self.column(step, 0, 0);
         first..first + self.contributions_per_step()
     }
 
-    /// Index of a gradient among the `K` that can be told apart, ordered by step, then rank, then
-    /// microbatch. Steps that are [`RunSpec::code_steps`] apart share their indices.
+    /// The index of a gradient among the `K` gradients that can be told apart, in the order step, rank, microbatch.
+    /// Steps that are [`RunSpec::code_steps`] apart share their indices.
     pub fn column(&self, step: usize, rank: usize, microbatch: usize) -> usize {
         let step = step % self.code_steps();
         (step * self.world_size + rank) * self.gradient_accumulation_steps + microbatch
     }
 }
 
-/// Declares a fieldless enum with one lowercase name per variant, used alike on the command line,
-/// in JSON and in messages, so that the three cannot drift apart.
+/// Declares an enum without fields and with one lowercase name per variant. The command line, JSON and messages all
+/// use this name, so that they cannot drift apart.
 #[macro_export]
 macro_rules! named_enum {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
@@ -213,9 +210,9 @@ macro_rules! named_enum {
             $($(#[$vmeta])* #[serde(rename = $text)] #[value(name = $text)] $variant,)*
         }
         impl $name {
-            /// Every variant, in the order of declaration.
+            /// All variants, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
-            /// The name used on the command line and in JSON.
+            /// The name of the variant on the command line and in JSON.
             pub const fn name(self) -> &'static str {
                 match self { $($name::$variant => $text),* }
             }
@@ -230,7 +227,7 @@ macro_rules! named_enum {
 pub use crate::named_enum;
 
 named_enum! {
-    /// Element type of a buffer.
+    /// The element type of a buffer.
     pub enum Dtype {
         /// bfloat16: 8 significant bits.
         #[value(alias = "bfloat16")]
@@ -245,7 +242,7 @@ named_enum! {
 }
 
 impl Dtype {
-    /// Bytes per element.
+    /// The size of an element, in bytes.
     pub const fn size(self) -> usize {
         match self {
             Dtype::Bf16 | Dtype::Fp16 => 2,
@@ -253,7 +250,7 @@ impl Dtype {
         }
     }
 
-    /// Unit roundoff `u`: half the distance from 1 to the next number.
+    /// The unit roundoff `u`: half the distance from 1 to the next larger number of the dtype.
     pub fn unit_roundoff(self) -> f64 {
         match self {
             Dtype::Bf16 => 2f64.powi(-8),
@@ -262,7 +259,7 @@ impl Dtype {
         }
     }
 
-    /// The largest finite number.
+    /// The largest finite number of the dtype.
     pub fn largest(self) -> f64 {
         match self {
             Dtype::Bf16 => half::bf16::MAX.to_f64(),
@@ -276,7 +273,7 @@ impl Dtype {
         self.exact_integers() < other.exact_integers()
     }
 
-    /// Largest `n` such that every integer in `-n..=n` is exact in this dtype.
+    /// The largest `n` such that every integer in `-n..=n` is exact in this dtype.
     pub const fn exact_integers(self) -> usize {
         match self {
             Dtype::Bf16 => 1 << 8,
@@ -287,11 +284,11 @@ impl Dtype {
 }
 
 named_enum! {
-    /// Place where gradients wait between backward and reduction.
+    /// The place where gradients wait between backward and reduction.
     ///
-    /// DeepSpeed chooses between the two in `DeepSpeedEngine._configure_zero_optimizer`
-    /// (`runtime/engine.py`): stage 1 with a bf16 model, fp32 accumulation and no offload takes
-    /// `BF16_Optimizer`, every other stage 1 or 2 takes `DeepSpeedZeroOptimizer`.
+    /// DeepSpeed chooses between the two places in `DeepSpeedEngine._configure_zero_optimizer`
+    /// (`runtime/engine.py`): stage 1 with a bf16 model, fp32 accumulation and no offload uses `BF16_Optimizer`,
+    /// every other stage 1 or 2 uses `DeepSpeedZeroOptimizer`.
     pub enum Dataflow {
         /// A separate flat accumulator, filled after each backward and reduced as a whole at the
         /// gradient accumulation boundary: DeepSpeed's `BF16_Optimizer`.
@@ -303,35 +300,34 @@ named_enum! {
 }
 
 named_enum! {
-    /// The synthetic model.
+    /// The synthetic model that the ranks train.
     pub enum Model {
-        /// A model whose gradients are rows of a Walsh–Hadamard matrix: contribution weights are
-        /// read exactly.
+        /// A model whose gradients are rows of a Walsh–Hadamard matrix, so that contribution weights are read exactly.
         Coded = "coded",
         /// Linear–GELU–Linear, 64 wide: contribution weights are found by least squares.
         Mlp = "mlp",
     }
 }
 
-/// The inner optimizer. It updates each rank's partition of the fp32 master weights.
+/// The inner optimizer, which updates each rank's partition of the fp32 master weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Optimizer {
-    /// Plain SGD. With a learning rate that is a power of two its update *is* the gradient, so
-    /// contribution weights can be read from the parameters alone.
+    /// Plain SGD. If the learning rate is a power of two, the update *is* the gradient, scaled exactly, so the
+    /// parameters suffice to read contribution weights.
     Sgd {
-        /// Learning rate.
+        /// The learning rate.
         lr: f64,
     },
     /// AdamW: Adam with decoupled weight decay.
     Adamw {
-        /// Learning rate.
+        /// The learning rate.
         lr: f64,
-        /// Decay of the first and second moment.
+        /// The decay rates of the first and the second moment.
         betas: [f64; 2],
-        /// Epsilon, which is added to the square root of the second moment.
+        /// The epsilon that is added to the square root of the second moment.
         eps: f64,
-        /// Decoupled weight decay.
+        /// The factor of the decoupled weight decay.
         weight_decay: f64,
     },
 }
@@ -344,8 +340,8 @@ impl Optimizer {
     pub const ADAMW: Optimizer =
         Optimizer::Adamw { lr: 1e-3, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 };
 
-    /// The learning rate with which an update can be read back exactly: that of SGD, if it is a
-    /// power of two; none otherwise.
+    /// The learning rate by which an update can be converted back to its gradient exactly: that of SGD if it is a
+    /// power of two; `None` otherwise.
     pub fn readable_lr(&self) -> Option<f64> {
         match *self {
             Optimizer::Sgd { lr } if (1e-30..1e30).contains(&lr) => {
@@ -356,7 +352,7 @@ impl Optimizer {
         }
     }
 
-    /// Name of the algorithm.
+    /// The name of the optimizer's algorithm.
     pub const fn name(&self) -> &'static str {
         match self {
             Optimizer::Sgd { .. } => "SGD",

@@ -1,13 +1,13 @@
-//! Parameters of the synthetic models, at any size.
+//! The parameters of the synthetic models, at any size.
 
 use super::plan::{Param, STAGES};
 use super::{Model, Plan, RunSpec, Shape};
 
-/// Width of the dense model, and of its hidden layer unless it has to be larger.
+/// The width of the dense model, and of its hidden layer unless that must be larger.
 const WIDTH: usize = 64;
 
-/// Parameters of the model of a run, not laid out yet, with at least as many elements as were asked
-/// for.
+/// The parameters of a run's model, without positions in the flat order, with at least the requested number of
+/// elements.
 pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
     match spec.model {
         Model::Coded => in_parts(spec, grown(coded(spec), growth(spec))),
@@ -15,8 +15,8 @@ pub(super) fn params(spec: &RunSpec) -> Vec<Param> {
     }
 }
 
-/// The parameters with one for each stage of a pipeline, or for each part that tensor parallelism cuts them into. A
-/// whole parameter has its parts one after the other.
+/// Makes one copy of the parameters for each stage of a pipeline, or splits each parameter into its parts for
+/// tensor parallelism, one part after the other.
 fn in_parts(spec: &RunSpec, params: Vec<Param>) -> Vec<Param> {
     if let Some(pipeline) = spec.pipeline() {
         let of_stage = |(stage, ranks): (usize, Vec<usize>)| {
@@ -43,7 +43,7 @@ fn in_parts(spec: &RunSpec, params: Vec<Param>) -> Vec<Param> {
     params.into_iter().flat_map(of_param).collect()
 }
 
-/// Default capacity of an IPG bucket, in elements: see [`Plan::default_bucket_size`].
+/// The default capacity of an IPG bucket, in elements: see [`Plan::default_bucket_size`].
 pub(super) fn default_bucket_size(spec: &RunSpec) -> usize {
     match spec.model {
         Model::Coded => 3 * Plan::code(spec).length() * growth(spec),
@@ -55,18 +55,17 @@ fn total(params: &[Param]) -> usize {
     params.iter().map(Param::numel).sum()
 }
 
-/// Parameters of the coded model. They hold about two codes per rank, so that each partition is
-/// decoded by itself; where the trace has no room for as many, they hold a few codes in all, and
-/// partitions are decoded together. One parameter is larger than the default bucket, and some cross
-/// partition boundaries.
+/// The parameters of the coded model. They hold about two codes per rank, so that each partition is decoded by
+/// itself. If the trace has no room for that many, they hold a few codes in total, and partitions are decoded
+/// together. One parameter is larger than the default bucket, and some cross partition boundaries.
 ///
-/// No parameter is too short to decode alone. Where each partition is decoded by itself, neither is any
-/// part of a parameter that a rank holds, if all parameters, in their order, are cut into equal partitions.
+/// Every parameter is long enough to be decoded by itself. If each partition is decoded by itself, so is every part
+/// of a parameter that a rank holds, provided that all parameters, in their order, are cut into equal partitions.
 fn coded(spec: &RunSpec) -> Vec<Param> {
     let code = Plan::code(spec).length();
     let bias = Plan::code(spec).shortest() + 5;
-    // Hooks fire from the last parameter to the first: the large one must not be the very first, or
-    // nothing would be left for the flush at the boundary.
+    // Hooks fire from the last parameter to the first. The large parameter must not be the very first, or nothing
+    // would be left for the flush at the boundary.
     let mut params = vec![
         Param::new("position.weight", vec![code + 2]),
         Param::new("embed.weight", vec![4, code + 3]),
@@ -90,31 +89,31 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
     params.push(Param::new("head.bias", vec![bias]));
     lay_out(&mut params, spec.world_size, Plan::code(spec).shortest());
     if let (true, Some(name)) = (spec.has_shape(Shape::Scalars), Shape::Scalars.param()) {
-        // Two, which keeps the total odd; the second one is the first to go backward.
+        // Two scalars keep the total odd; the second one is the first parameter in the backward.
         params.insert(2, Param::new(name, vec![1]));
         params.push(Param::new("shift.weight", vec![1]));
     }
     if let (true, Some(name)) = (spec.has_shape(Shape::Twins), Shape::Twins.param()) {
-        // Neighbours of one shape, and an even number of elements in all.
+        // Two neighbours of the same shape, with an even number of elements in total.
         params.splice(1..1, [name, "key.weight"].map(|name| Param::new(name, vec![code])));
     }
     if let (true, Some(name)) = (spec.has_shape(Shape::Frozen), Shape::Frozen.param()) {
         params.insert(2, Param { trainable: false, ..Param::new(name, vec![code]) });
     }
     if let (true, Some(name)) = (spec.has_shape(Shape::Experts), Shape::Experts.param()) {
-        // The expert comes before all others: an engine keeps experts in separate buffers, and
-        // pieces that are cut off are recognised by what follows them.
+        // The expert comes before all other parameters: an engine keeps experts in separate buffers, and a piece
+        // that is cut off is recognised by the elements after it.
         params.insert(0, Param::new(name, vec![code]));
     }
     params
 }
 
-/// Most elements by which a parameter becomes longer at a time.
+/// The maximum number of elements by which a parameter becomes longer at a time.
 const LARGEST_UNIT: usize = 4;
 
-/// Makes parameters longer, so that their total is odd, which leaves padding even on a single rank, and no
-/// boundary between equal partitions lies close to the end of one. Partitions that are not much longer than
-/// `shortest`, the fewest elements that are decoded by themselves, have no such place for their boundaries.
+/// Makes parameters longer, so that their total is odd, which leaves padding even on a single rank, and so that no
+/// boundary between equal partitions is close to the end of a parameter. If partitions are not much longer than
+/// `shortest`, the fewest elements that are decoded by themselves, no such place exists for their boundaries.
 fn lay_out(params: &mut [Param], world_size: usize, shortest: usize) {
     let apart = shortest + 2;
     let mut partition = (total(params) + 1).div_ceil(world_size).next_multiple_of(2);
@@ -124,7 +123,7 @@ fn lay_out(params: &mut [Param], world_size: usize, shortest: usize) {
         }
         return;
     }
-    // The last parameter takes what is left over, which grows with the partitions.
+    // The last parameter takes the rest, which grows with the partitions.
     loop {
         let mut grown = params.to_vec();
         if let Some((last, others)) = grown.split_last_mut() {
@@ -140,8 +139,8 @@ fn lay_out(params: &mut [Param], world_size: usize, shortest: usize) {
     }
 }
 
-/// Makes parameters longer until none of them ends close to a boundary between partitions; returns the number
-/// of their elements.
+/// Makes parameters longer until none of them ends close to a boundary between partitions; returns their total
+/// number of elements.
 fn keep_apart(params: &mut [Param], world_size: usize, partition: usize, apart: usize) -> usize {
     let is_close = |end: usize| {
         let boundary = (end + partition / 2) / partition;
@@ -159,13 +158,13 @@ fn keep_apart(params: &mut [Param], world_size: usize, partition: usize, apart: 
     end
 }
 
-/// True if a parameter grows with the model. Biases do not: they stay as short as they can be decoded alone.
+/// True if a parameter grows with the model. Biases do not, so that they stay about as short as can be decoded.
 fn grows(param: &Param) -> bool {
     param.name.ends_with("weight")
 }
 
-/// Factor by which the weights of the coded model are larger, so that it has the elements that were
-/// asked for: an odd number, which keeps the total odd.
+/// The factor by which the weights of the coded model grow, so that the model has the requested number of elements.
+/// The factor is odd, which keeps the total odd.
 fn growth(spec: &RunSpec) -> usize {
     let Some(asked) = spec.parameters else { return 1 };
     let params = coded(spec);
@@ -182,15 +181,15 @@ fn grown(mut params: Vec<Param>, growth: usize) -> Vec<Param> {
     params
 }
 
-/// Width of the hidden layer of the dense model: [`WIDTH`], or more where the elements asked for
-/// require it.
+/// The width of the hidden layer of the dense model: [`WIDTH`], or more if the requested number of elements
+/// requires it.
 fn hidden_width(spec: &RunSpec) -> usize {
     let per_unit = 2 * WIDTH + 1;
     let asked = spec.parameters.unwrap_or(0);
     asked.saturating_sub(WIDTH).div_ceil(per_unit).max(WIDTH)
 }
 
-/// Parameters of the dense model: `Linear(64, hidden)`, GELU, `Linear(hidden, 64)`.
+/// The parameters of the dense model: `Linear(64, hidden)`, GELU, `Linear(hidden, 64)`.
 fn mlp(hidden: usize) -> Vec<Param> {
     vec![
         Param::new("0.weight", vec![hidden, WIDTH]),

@@ -1,5 +1,4 @@
-//! Settings that only some engines have: how a request fills them in, and their form in traces and
-//! reports.
+//! The settings that only some engines have: how a request sets them, and their form in traces and reports.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -12,30 +11,30 @@ use super::{
     ScriptOptions, SpecRequest, named_enum,
 };
 
-/// Settings of zprobe's own engine.
+/// The settings of zprobe's own engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeOptions {
-    /// Place where gradients wait between backward and reduction.
+    /// The place where gradients wait between backward and reduction.
     pub flow: Flow,
-    /// Most elements that one all-gather of parameters returns.
+    /// The maximum number of elements that one all-gather of parameters returns.
     pub allgather_bucket_size: usize,
-    /// A deliberate fault, if any.
+    /// The injected fault, if any.
     pub inject: Option<Fault>,
 }
 
-/// A dataflow of the native engine, with the settings that belong to it alone.
+/// A dataflow of the native engine, with the settings that only this dataflow has.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Flow {
-    /// [`Dataflow::Accumulator`]
+    /// The dataflow [`Dataflow::Accumulator`].
     Accumulator,
-    /// [`Dataflow::IpgBucket`]
+    /// The dataflow [`Dataflow::IpgBucket`].
     IpgBucket(Buckets),
 }
 
-/// Settings of IPG buckets.
+/// The settings of IPG buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buckets {
-    /// True if reduction overlaps backward.
+    /// True if the reduction overlaps the backward.
     pub overlap_comm: bool,
     /// True if gradients are copied to a contiguous buffer as they are produced.
     pub contiguous_gradients: bool,
@@ -43,43 +42,43 @@ pub struct Buckets {
     pub reduce_scatter: bool,
 }
 
-/// Settings of DeepSpeed. All fields but the configuration are what flags asked for.
+/// The settings of DeepSpeed. All fields except the configuration hold what flags requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepSpeedOptions {
-    /// Configuration of the engine: the user's file as it is, or the one that follows from the
-    /// flags; none only in a trace that does not contain it.
+    /// The configuration of the engine: the user's file unchanged, or a configuration made from the flags. `None`
+    /// only in a trace that does not contain the configuration.
     pub config: Option<Value>,
-    /// `zero_optimization.overlap_comm`
+    /// The value of `zero_optimization.overlap_comm`, if a flag gave one.
     pub overlap_comm: Option<bool>,
-    /// `zero_optimization.contiguous_gradients`
+    /// The value of `zero_optimization.contiguous_gradients`, if a flag gave one.
     pub contiguous_gradients: Option<bool>,
-    /// `zero_optimization.reduce_scatter`
+    /// The value of `zero_optimization.reduce_scatter`, if a flag gave one.
     pub reduce_scatter: Option<bool>,
-    /// `bf16.immediate_grad_update`
+    /// The value of `bf16.immediate_grad_update`, if a flag gave one.
     pub immediate_grad_update: Option<bool>,
-    /// Loss scale that the training loop sets by itself (the optimizer's `override_loss_scale`).
+    /// The loss scale that the training loop itself sets (the optimizer's `override_loss_scale`), if any.
     pub override_loss_scale: Option<f64>,
-    /// Keys of the configuration that have no flag of their own.
+    /// The keys of the configuration that flags set and that have no flag of their own.
     pub set: Vec<Member>,
-    /// Number of ranks that each have a part of the same sequences (Ulysses); 1 for none.
+    /// The number of ranks that each hold a part of the same sequences (Ulysses); 1 for none.
     pub sequence_parallel: usize,
-    /// The way in which DeepSpeed is told of these ranks.
+    /// How DeepSpeed learns which ranks hold parts of the same sequences.
     pub sequence_groups: SequenceGroups,
 }
 
 named_enum! {
-    /// The way in which DeepSpeed is told which ranks have parts of the same sequences.
+    /// How DeepSpeed learns which ranks hold parts of the same sequences.
     pub enum SequenceGroups {
-        /// By an object with the groups (`mpu`): DeepSpeed's own `parallel_state_sp`.
+        /// From an object with the groups (`mpu`): DeepSpeed's own `parallel_state_sp`.
         Mpu = "mpu",
-        /// By the sides of a device mesh (`mesh_param`).
+        /// From the dimensions of a device mesh (`mesh_param`).
         Mesh = "mesh",
     }
 }
 
 impl NativeOptions {
-    /// The settings that a request asks for in `stage`. Defaults are those of DeepSpeed
-    /// (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
+    /// The settings that a request asks for in `stage`. The defaults are those of DeepSpeed (`DeepSpeedZeroConfig`
+    /// in `runtime/zero/config.py`).
     pub(super) fn new(request: &SpecRequest, stage: u8, dataflow: Option<Dataflow>) -> Self {
         let asked = request.or_default(Engine::Native);
         Self {
@@ -96,7 +95,7 @@ impl NativeOptions {
         }
     }
 
-    /// Place where gradients wait between backward and reduction.
+    /// The place where gradients wait between backward and reduction.
     fn dataflow(&self) -> Dataflow {
         match self.flow {
             Flow::Accumulator => Dataflow::Accumulator,
@@ -104,15 +103,15 @@ impl NativeOptions {
         }
     }
 
-    /// Settings of IPG buckets, where the dataflow has some.
+    /// The settings of IPG buckets; `None` if the dataflow has no buckets.
     fn buckets(&self) -> Option<Buckets> {
         if let Flow::IpgBucket(buckets) = self.flow { Some(buckets) } else { None }
     }
 }
 
 impl DeepSpeedOptions {
-    /// The settings that a request asks for, without the configuration: that is filled in last,
-    /// because it follows from the other settings.
+    /// The settings that a request asks for, without the configuration, which is filled in last because it follows
+    /// from the other settings.
     pub(super) fn new(request: &SpecRequest) -> Self {
         let asked = request.or_default(Engine::DeepSpeed);
         Self {
@@ -130,40 +129,40 @@ impl DeepSpeedOptions {
 }
 
 impl RunSpec {
-    /// Settings of the native engine; none for other engines.
+    /// The settings of the native engine; `None` for other engines.
     pub fn native(&self) -> Option<&NativeOptions> {
         if let EngineSettings::Native(options) = &self.settings { Some(options) } else { None }
     }
 
-    /// Settings of DeepSpeed; none for other engines.
+    /// The settings of DeepSpeed; `None` for other engines.
     pub fn deepspeed(&self) -> Option<&DeepSpeedOptions> {
         if let EngineSettings::DeepSpeed(options) = &self.settings { Some(options) } else { None }
     }
 
-    /// Settings of DDP; none for other engines.
+    /// The settings of DDP; `None` for other engines.
     pub fn ddp(&self) -> Option<DdpOptions> {
         if let EngineSettings::Ddp(options) = self.settings { Some(options) } else { None }
     }
 
-    /// Settings of FSDP2; none for other engines.
+    /// The settings of FSDP2; `None` for other engines.
     pub fn fsdp2(&self) -> Option<Fsdp2Options> {
         if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
     }
 
-    /// The replica of the model that a rank holds a part of, where FSDP2 shards several: each is held by ranks that
-    /// follow one another. None where there is one.
+    /// The index of the replica of the model that a rank holds a part of; consecutive ranks hold the same replica.
+    /// `None` unless FSDP2 shards several replicas.
     pub fn replica(&self, rank: usize) -> Option<usize> {
         let replicas = self.fsdp2()?.replicas;
         (replicas > 1).then(|| rank / (self.world_size / replicas))
     }
 
-    /// Settings of pipelining schedules; none for other engines.
+    /// The settings of pipelining schedules; `None` for other engines.
     pub fn pipeline(&self) -> Option<PipelineOptions> {
         if let EngineSettings::Pipeline(options) = self.settings { Some(options) } else { None }
     }
 
-    /// Number of parts of the model of which each rank holds one: the ranks that follow one another have the parts of
-    /// one model. 1 where every rank holds all parameters.
+    /// The number of parts into which the model is split, one part per rank; consecutive ranks hold the parts of
+    /// one model. 1 if every rank holds all parameters.
     pub fn model_parallel(&self) -> usize {
         match self.settings {
             EngineSettings::Fsdp2(fsdp2) => fsdp2.tensor_parallel,
@@ -172,36 +171,37 @@ impl RunSpec {
         }
     }
 
-    /// Configuration of the real DeepSpeed; none for other engines.
+    /// The configuration that the real DeepSpeed gets; `None` for other engines.
     pub fn deepspeed_config(&self) -> Option<&Value> {
         self.deepspeed()?.config.as_ref()
     }
 
-    /// Place where gradients wait between backward and reduction, in the native engine; none for
-    /// the other engines, which have dataflows of their own.
+    /// The place where gradients wait between backward and reduction in the native engine; `None` for other
+    /// engines, which have dataflows of their own.
     pub fn dataflow(&self) -> Option<Dataflow> {
         self.native().map(NativeOptions::dataflow)
     }
 
-    /// Most elements that one all-gather of parameters returns; none where that is left to the engine.
+    /// The maximum number of elements that one all-gather of parameters returns; `None` if the engine decides.
     pub fn allgather_bucket_size(&self) -> Option<usize> {
         Some(self.native()?.allgather_bucket_size)
     }
 
-    /// A deliberate fault of the native engine, if any.
+    /// The injected fault of the native engine, if any.
     pub fn inject(&self) -> Option<Fault> {
         self.native()?.inject
     }
 
-    /// True if reduction overlaps backward. This and the next three are none where they are left to
-    /// the engine, or have no meaning there.
+    /// True if the reduction overlaps the backward; `None` if the engine decides, or if the setting has no meaning
+    /// for the engine.
     pub fn overlap_comm(&self) -> Option<bool> {
         let buckets =
             self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.overlap_comm);
         buckets.or_else(|| self.deepspeed()?.overlap_comm)
     }
 
-    /// True if gradients are copied to a contiguous buffer as they are produced.
+    /// True if gradients are copied to a contiguous buffer as they are produced; `None` as in
+    /// [`RunSpec::overlap_comm`].
     pub fn contiguous_gradients(&self) -> Option<bool> {
         let buckets = self
             .native()
@@ -210,69 +210,68 @@ impl RunSpec {
         buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
     }
 
-    /// True if gradients are reduce-scattered instead of all-reduced.
+    /// True if gradients are reduce-scattered instead of all-reduced; `None` as in [`RunSpec::overlap_comm`].
     pub fn reduce_scatter(&self) -> Option<bool> {
         let buckets =
             self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.reduce_scatter);
         buckets.or_else(|| self.deepspeed()?.reduce_scatter)
     }
 
-    /// Keys of DeepSpeed's configuration that flags have set and that have no flag of their own.
+    /// The keys of DeepSpeed's configuration that flags set and that have no flag of their own.
     pub fn deepspeed_set(&self) -> Vec<Member> {
         self.deepspeed().map(|deepspeed| deepspeed.set.clone()).unwrap_or_default()
     }
 
-    /// True if `BF16_Optimizer` fills its accumulator from hooks.
+    /// True if `BF16_Optimizer` fills its accumulator from hooks; `None` as in [`RunSpec::overlap_comm`].
     pub fn immediate_grad_update(&self) -> Option<bool> {
         self.deepspeed()?.immediate_grad_update
     }
 
-    /// Loss scale that the training loop sets by itself.
+    /// The loss scale that the training loop itself sets, if any.
     pub fn override_loss_scale(&self) -> Option<f64> {
         self.deepspeed()?.override_loss_scale
     }
 }
 
 named_enum! {
-    /// Place where the optimizer's states live.
+    /// The place of the optimizer states.
     pub enum Offload {
-        /// With the model.
+        /// With the model, on the same device.
         None = "none",
-        /// In the memory of the host (DeepSpeed's `offload_optimizer`).
+        /// In the host's memory (DeepSpeed's `offload_optimizer`).
         Cpu = "cpu",
     }
 }
 
 named_enum! {
-    /// Extent to which the engine is observed.
+    /// How much of the engine is observed.
     pub enum Observation {
-        /// Every point of the gradient's journey that can be seen in the engine.
+        /// Every point of the gradient's journey that is visible in the engine.
         Full = "full",
-        /// Only the parameters after each step: nothing is wrapped, nothing is hooked.
+        /// Only the parameters after each step, without wrappers and hooks.
         Outcome = "outcome",
     }
 }
 
-/// Scale of the loss of an fp16 model.
+/// The scale of the loss of an fp16 model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum LossScale {
     /// A scale that never changes.
     Static {
-        /// The scale.
+        /// The loss scale.
         scale: f64,
     },
     /// A scale that is halved when a gradient overflows, and doubled after many steps without
     /// overflow.
     Dynamic {
-        /// Exponent of the first scale, which is 2 to this power (DeepSpeed's
-        /// `initial_scale_power`).
+        /// The exponent of the initial scale, which is 2 to this power (DeepSpeed's `initial_scale_power`).
         initial_power: u32,
     },
 }
 
 impl LossScale {
-    /// A dynamic scale, low enough that coded gradients of many ranks do not overflow.
+    /// A dynamic scale that is low enough that coded gradients of many ranks do not overflow.
     pub const DEFAULT: LossScale = LossScale::Dynamic { initial_power: 6 };
 
     /// The scale of the first step.
@@ -284,64 +283,63 @@ impl LossScale {
     }
 }
 
-/// Form of the settings in traces and reports: those of all engines side by side, and none for
-/// settings that the engine does not have.
+/// The form of the settings in traces and reports: the settings of all engines next to each other. A setting that
+/// the engine does not have is `None`.
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Written {
     /// The engine under test.
     #[serde(deserialize_with = "any_engine")]
     #[schemars(schema_with = "any_engine_schema")]
     engine: Engine,
-    /// Place where gradients wait between backward and reduction, in the native engine; none for
-    /// the other engines, which have dataflows of their own.
+    /// The place where gradients wait between backward and reduction in the native engine; `None` for other
+    /// engines, which have dataflows of their own.
     dataflow: Option<Dataflow>,
-    /// Most elements that one all-gather of parameters returns (DeepSpeed's `allgather_bucket_size`);
-    /// none where that is left to the engine.
+    /// The maximum number of elements that one all-gather of parameters returns (DeepSpeed's
+    /// `allgather_bucket_size`); `None` if the engine decides.
     #[serde(default)]
     allgather_bucket_size: Option<usize>,
-    /// True if reduction overlaps backward (DeepSpeed's `overlap_comm`). This and the next three
-    /// are none where they are left to the engine.
+    /// True if the reduction overlaps the backward (DeepSpeed's `overlap_comm`); `None` if the engine decides.
     overlap_comm: Option<bool>,
     /// True if gradients are copied to a contiguous buffer as they are produced (DeepSpeed's
-    /// `contiguous_gradients`).
+    /// `contiguous_gradients`); `None` if the engine decides.
     contiguous_gradients: Option<bool>,
-    /// True if gradients are reduce-scattered instead of all-reduced (DeepSpeed's
-    /// `reduce_scatter`).
+    /// True if gradients are reduce-scattered instead of all-reduced (DeepSpeed's `reduce_scatter`); `None` if the
+    /// engine decides.
     reduce_scatter: Option<bool>,
-    /// True if `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's
-    /// `bf16.immediate_grad_update`).
+    /// True if `BF16_Optimizer` fills its accumulator from hooks (DeepSpeed's `bf16.immediate_grad_update`); `None`
+    /// if the engine decides.
     immediate_grad_update: Option<bool>,
-    /// Loss scale that the training loop sets by itself (DeepSpeed's `override_loss_scale`).
+    /// The loss scale that the training loop itself sets (DeepSpeed's `override_loss_scale`), if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     override_loss_scale: Option<f64>,
-    /// Number of ranks that each have a part of the same sequences; none for engines other than DeepSpeed, and in
-    /// older traces.
+    /// The number of ranks that each hold a part of the same sequences; `None` for engines other than DeepSpeed,
+    /// and in older traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sequence_parallel: Option<usize>,
-    /// The way in which DeepSpeed is told of these ranks.
+    /// How DeepSpeed learns which ranks hold parts of the same sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sequence_groups: Option<SequenceGroups>,
-    /// Keys of DeepSpeed's configuration that flags have set and that have no flag of their own.
+    /// The keys of DeepSpeed's configuration that flags set and that have no flag of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     deepspeed_set: Vec<Member>,
-    /// Settings of DDP; none for other engines.
+    /// The settings of DDP; `None` for other engines.
     ddp: Option<DdpOptions>,
-    /// Settings of FSDP2; none for other engines.
+    /// The settings of FSDP2; `None` for other engines.
     fsdp2: Option<Fsdp2Options>,
-    /// Settings of pipelining schedules; none for other engines.
+    /// The settings of pipelining schedules; `None` for other engines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pipeline: Option<PipelineOptions>,
-    /// The user's own training script; none for runs of an engine on zprobe's own model.
+    /// The user's own training script; `None` for runs of an engine on zprobe's own model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     script: Option<ScriptOptions>,
-    /// Configuration of the real DeepSpeed: the user's file as it is, or the one that follows from
-    /// the flags; none for other engines.
+    /// The configuration that the real DeepSpeed gets: the user's file unchanged, or a configuration made from the
+    /// flags; `None` for other engines.
     deepspeed_config: Option<Value>,
-    /// A deliberate fault, if any.
+    /// The injected fault, if any.
     inject: Option<Fault>,
 }
 
-/// Reads the name of an engine; that of a script, which no file of a user may ask for, is one too.
+/// Reads the name of an engine, including that of a script, which no file of a user may ask for.
 pub fn any_engine<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
     let name = String::deserialize(deserializer)?;
     let found = Engine::ALL.iter().find(|engine| engine.name() == name);
@@ -394,11 +392,11 @@ impl From<EngineSettings> for Written {
 impl TryFrom<Written> for EngineSettings {
     type Error = String;
 
-    /// Reads settings back; those of other engines are left out.
+    /// Reads settings back from a trace, without those of other engines.
     fn try_from(written: Written) -> Result<Self, String> {
         let Written { engine, .. } = written;
-        let lacks = |name: &str| format!("a run of the {engine} engine without `{name}`");
-        // Settings that traces have always had are there; others may be older than the trace.
+        let lacks = |name: &str| format!("a run of the {engine} engine lacks `{name}`");
+        // Settings that traces have always had must be present; other settings may be newer than the trace.
         let request = SpecRequest {
             overlap_comm: written.overlap_comm,
             contiguous_gradients: written.contiguous_gradients,

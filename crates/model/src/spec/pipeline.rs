@@ -1,4 +1,4 @@
-//! Settings of PyTorch's pipelining schedules.
+//! The settings of PyTorch's pipelining schedules.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,44 +6,45 @@ use serde::{Deserialize, Serialize};
 use super::{Engine, Invalid, RunSpec, Shape, SpecRequest, named_enum};
 
 named_enum! {
-    /// A schedule of `torch.distributed.pipelining`: the order in which the stages of a pipeline take
-    /// microbatches forward and backward.
+    /// A schedule of `torch.distributed.pipelining`: the order in which the stages of a pipeline run microbatches
+    /// forward and backward.
     pub enum Schedule {
-        /// `ScheduleGPipe`: all microbatches forward, and then all backward.
+        /// `ScheduleGPipe`: all microbatches forward, then all microbatches backward.
         GPipe = "gpipe",
         /// `Schedule1F1B`: one microbatch forward and one backward in turn.
         OneForwardOneBackward = "1f1b",
-        /// `ScheduleLoopedBFS`: each rank has two stages, and takes all microbatches through one of them first.
+        /// `ScheduleLoopedBFS`: each rank has two stages, and runs all microbatches through one stage first.
         LoopedBfs = "looped-bfs",
         /// `ScheduleInterleaved1F1B`: each rank has two stages, in a loop over the ranks.
         Interleaved = "interleaved-1f1b",
-        /// `ScheduleInterleavedZeroBubble`: the same, with the gradients of inputs before those of weights.
+        /// `ScheduleInterleavedZeroBubble`: as `interleaved-1f1b`, with the gradients of inputs before those of
+        /// weights.
         InterleavedZeroBubble = "interleaved-zero-bubble",
         /// `ScheduleZBVZeroBubble`: each rank has two stages, in a V over the ranks.
         ZbvZeroBubble = "zbv-zero-bubble",
-        /// `ScheduleDualPipeV`: the same, with a forward and a backward at once.
+        /// `ScheduleDualPipeV`: as `zbv-zero-bubble`, with a forward and a backward at the same time.
         DualPipeV = "dual-pipe-v",
     }
 }
 
 impl Schedule {
-    /// Number of stages of a rank.
+    /// The number of stages per rank.
     pub fn stages_per_rank(self) -> usize {
         if matches!(self, Self::GPipe | Self::OneForwardOneBackward) { 1 } else { 2 }
     }
 
-    /// The rank of its pipeline that has a stage, of `ranks` ranks.
+    /// The rank that holds a stage, in a pipeline of `ranks` ranks.
     fn rank_of(self, stage: usize, ranks: usize) -> usize {
         let is_v = matches!(self, Self::ZbvZeroBubble | Self::DualPipeV);
         if is_v && stage >= ranks { 2 * ranks - 1 - stage } else { stage % ranks }
     }
 
-    /// True if the schedule asks for as many microbatches as there are stages.
+    /// True if the schedule needs at least as many microbatches as there are stages.
     fn fills_all_stages(self) -> bool {
         matches!(self, Self::OneForwardOneBackward | Self::DualPipeV)
     }
 
-    /// True if ranks take the same number of microbatches in each round.
+    /// True if the schedule needs the same number of microbatches in each round.
     fn goes_in_rounds(self) -> bool {
         matches!(self, Self::Interleaved | Self::InterleavedZeroBubble)
     }
@@ -59,18 +60,18 @@ named_enum! {
     }
 }
 
-/// Settings of a run of PyTorch's pipelining schedules.
+/// The settings of a run of PyTorch's pipelining schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineOptions {
-    /// The schedule.
+    /// The schedule of the pipeline.
     pub schedule: Schedule,
-    /// Number of pipelines that each have the whole model; gradients are averaged over them.
+    /// The number of pipelines that each hold the whole model; gradients are averaged over the pipelines.
     pub pipelines: usize,
-    /// The wrapper of each stage, where there are several pipelines.
+    /// The wrapper of each stage if there are several pipelines.
     pub data_parallel: DataParallel,
-    /// True if the schedule divides gradients by the number of microbatches (`scale_grads`), false if the loss
-    /// does.
+    /// True if the schedule divides gradients by the number of microbatches (`scale_grads`), false if the loss is
+    /// divided.
     pub scale_grads: bool,
 }
 
@@ -86,7 +87,7 @@ impl PipelineOptions {
         }
     }
 
-    /// Ranks of each stage's parameters, a stage after the other, in a run on `world_size` ranks.
+    /// The ranks that hold the parameters of each stage, stage by stage, in a run on `world_size` ranks.
     pub(super) fn stages(self, world_size: usize) -> Vec<Vec<usize>> {
         let ranks = world_size / self.pipelines;
         let of_stage = |stage| {
@@ -97,7 +98,7 @@ impl PipelineOptions {
     }
 }
 
-/// Shapes that the stages of a pipeline can have.
+/// The shapes that the stages of a pipeline support.
 pub const PIPELINE_SHAPES: [Shape; 9] = [
     Shape::UnusedFirst,
     Shape::UnusedLast,
@@ -110,7 +111,7 @@ pub const PIPELINE_SHAPES: [Shape; 9] = [
     Shape::Tied,
 ];
 
-/// Reason why a run of a pipeline cannot have a shape; none if it can.
+/// The reason why a run of a pipeline cannot have a shape; `None` if the run can have the shape.
 pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static str> {
     let under_ddp = spec.pipeline().is_some_and(|it| {
         it.pipelines > 1
@@ -119,17 +120,17 @@ pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static st
     });
     if under_ddp && shape.leaves_unused() {
         return Some(
-            "DDP then marks parameters of a rank's two stages twice and fails; use --data-parallel fsdp2, or a \
-             schedule of one stage a rank",
+            "with two stages per rank, DDP marks the parameters twice and fails; use --data-parallel fsdp2, or a \
+             schedule with one stage per rank",
         );
     }
     (!PIPELINE_SHAPES.contains(&shape)).then_some(
-        "a schedule takes all microbatches through its stages by itself, each of which has parameters of its own; \
-         choose another with --engine",
+        "a schedule itself runs all microbatches through its stages, which each have their own parameters; \
+         choose another engine with --engine",
     )
 }
 
-/// Refuses settings that a schedule does not take.
+/// Refuses settings that a schedule does not support.
 pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
     let Some(PipelineOptions { schedule, pipelines, .. }) = spec.pipeline() else {
         return Vec::new();
@@ -143,33 +144,33 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         (
             !divides,
             format!("--pipelines {pipelines} with {world} ranks"),
-            "each pipeline has equally many ranks; use a number that divides --nproc-per-node",
+            "each pipeline has the same number of ranks; use a number that divides --nproc-per-node",
         ),
         (
             divides && !ranks.is_power_of_two(),
             format!("{ranks} ranks in a pipeline"),
-            "codes stay exact only if it is a power of two; use another --nproc-per-node",
+            "codes stay exact only if this number is a power of two; use another --nproc-per-node",
         ),
         (
             schedule.fills_all_stages() && ga < stages,
             format!("--schedule {schedule} with --ga {ga} and {stages} stages"),
-            "the schedule asks for as many microbatches as there are stages; use a larger --ga",
+            "the schedule needs at least as many microbatches as there are stages; use a larger --ga",
         ),
         (
             schedule.goes_in_rounds() && !ga.is_multiple_of(rounds),
             format!("--schedule {schedule} with --ga {ga} and {ranks} ranks"),
-            "the schedule takes as many microbatches in each round; use a --ga that the ranks of a pipeline divide",
+            "the schedule needs equal rounds of microbatches; use a --ga that is a multiple of a pipeline's ranks",
         ),
         (
             spec.gradient_clipping > 0.0,
             format!("--gradient-clipping {}", spec.gradient_clipping),
-            "each rank has the norm of its own stages alone, and it is left to the training loop to add them up; \
-             leave it out",
+            "each rank has only the norm of its own stages, and the training loop must add up these norms; \
+             leave out the flag",
         ),
         (
             spec.model == super::Model::Mlp,
             "--engine pipeline with --model mlp".to_owned(),
-            "only the coded model has stages; drop one of the two",
+            "only the coded model has stages; drop one of the two flags",
         ),
     ];
     let refused = rows.into_iter().filter(|(refused, _, _)| *refused);

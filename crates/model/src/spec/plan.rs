@@ -1,8 +1,8 @@
-//! Plan of a run: the place where every gradient should go.
+//! The plan of a run: where every gradient should go.
 //!
-//! The diagnosis compares what was observed with the plan. Gradients, master weights and parameters
-//! share one flat order: the parameters one after the other. The plan does not say how an engine
-//! cuts this order into partitions and buckets.
+//! The diagnosis compares the observed buffers with the plan. Gradients, master weights and parameters share one
+//! flat order, in which the parameters follow one another. The plan does not say how an engine cuts this order into
+//! partitions and buckets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,26 +15,27 @@ use super::{Point, RunSpec, Usage, code::Code, models};
 /// A parameter of the synthetic model and its place in the flat order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Param {
-    /// Dotted name, as `named_parameters()` gives it.
+    /// The dotted name, as `named_parameters()` returns it.
     pub name: String,
-    /// Shape.
+    /// The dimensions of the parameter, as torch prints them.
     pub shape: Vec<usize>,
-    /// Index of the first element in the flat order.
+    /// The index of the parameter's first element in the flat order.
     pub offset: usize,
     /// True if the parameter requires a gradient.
     pub trainable: bool,
-    /// Ranks that hold the parameter, where model parallelism gives each rank some of its own; empty for all.
+    /// The ranks that hold the parameter, if model parallelism gives each rank only some parameters; empty for all
+    /// ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<usize>,
 }
 
 impl Param {
-    /// A trainable parameter, not laid out yet.
+    /// A trainable parameter without a position in the flat order.
     pub fn new(name: impl Into<String>, shape: Vec<usize>) -> Self {
         Self { name: name.into(), shape, offset: 0, trainable: true, ranks: Vec::new() }
     }
 
-    /// The name in a model that is not cut into stages or parts.
+    /// The parameter's name in a model that is not split into stages or parts.
     pub fn base_name(&self) -> &str {
         base_name(&self.name)
     }
@@ -44,60 +45,60 @@ impl Param {
         self.ranks.is_empty() || self.ranks.contains(&rank)
     }
 
-    /// Number of elements.
+    /// The number of elements of the parameter.
     pub fn numel(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Elements of the flat order that this parameter takes.
+    /// The elements of the flat order that belong to this parameter.
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.numel()
     }
 }
 
-/// The name of a parameter without the stage of a pipeline that has it, and without the part of it that tensor
-/// parallelism gives a rank: `head.bias` for `stages.2.head.bias` and for `head.bias[tp=1]`.
+/// The name of a parameter without its pipeline stage and without its part for tensor parallelism: `head.bias` for
+/// `stages.2.head.bias` and for `head.bias[tp=1]`.
 pub fn base_name(name: &str) -> &str {
     let of_stage = name.strip_prefix(STAGES).and_then(|name| name.split_once('.'));
     let name = of_stage.map_or(name, |(_, name)| name);
     name.split_once('[').map_or(name, |(base, _)| base)
 }
 
-/// Beginning of the names of parameters that belong to a stage of a pipeline, before its number.
+/// The prefix of the names of parameters that belong to a pipeline stage; the number of the stage follows.
 pub(super) const STAGES: &str = "stages.";
 
-/// A run of consecutive elements of one parameter, or of padding, inside a buffer.
+/// A run of consecutive elements of one parameter, or of padding, in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Segment {
-    /// Index of the parameter; none for padding.
+    /// The index of the parameter; `None` for padding.
     pub param: Option<usize>,
-    /// Index of the first element inside the parameter.
+    /// The index of the segment's first element within the parameter.
     pub offset: usize,
-    /// Number of elements.
+    /// The number of elements of the segment.
     pub len: usize,
-    /// True for elements that may be those of a parameter, and were not recognised.
+    /// True if the elements may belong to a parameter, but were not recognised.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
 }
 
 impl Segment {
-    /// A run of a parameter, or of padding.
+    /// A segment of a parameter, or of padding.
     pub fn new(param: Option<usize>, offset: usize, len: usize) -> Self {
         Self { param, offset, len, unread: false }
     }
 }
 
-/// Microbatches of a run, as (step, rank, microbatch).
+/// The microbatches of a run, as (step, rank, microbatch).
 pub type Microbatches = BTreeSet<(usize, usize, usize)>;
 
-/// The plan of one run: the parameters in flat order, and their usage by microbatches.
+/// The plan of one run: the parameters in flat order, and the microbatches that use them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     params: Vec<Param>,
     usages: Vec<Usage>,
-    /// Usage of the parameters that no shape is about; of a script, the most common one.
+    /// The usage of the parameters that no shape is about; for a script, the most common usage.
     ordinary: Usage,
-    /// Microbatches, as (step, rank, microbatch), that use a parameter, by [`Usage::seen`].
+    /// The sets of microbatches that use a parameter; [`Usage::seen`] is an index into this list.
     seen: Vec<Microbatches>,
     numel: usize,
     world_size: usize,
@@ -107,7 +108,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan that follows from `spec` for its synthetic model.
+    /// The plan that follows from `spec`, for the synthetic model of the run.
     pub fn new(spec: &RunSpec) -> Self {
         Self::with_params(spec, models::params(spec))
     }
@@ -130,8 +131,8 @@ impl Plan {
         }
     }
 
-    /// This plan for a script, each of whose parameters was used by these microbatches. `all` are
-    /// those that the script went through.
+    /// This plan for a script: `used` holds the microbatches that used each parameter, and `all` the microbatches
+    /// that the script ran.
     #[must_use]
     pub fn of_microbatches(mut self, used: Vec<Microbatches>, all: &Microbatches) -> Self {
         let whole = all.len() == self.recorded_microbatches();
@@ -153,7 +154,7 @@ impl Plan {
             .collect();
         let always = self.usages.iter().filter(|usage| usage.uses_all()).count();
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        // Nothing is asked of a parameter that no microbatch uses.
+        // A parameter that no microbatch uses counts as not trainable, so no gradient is expected of it.
         for (param, usage) in self.params.iter_mut().zip(&self.usages) {
             param.trainable &= usage.seen.is_none_or(|number| !self.seen[number].is_empty());
         }
@@ -168,7 +169,7 @@ impl Plan {
         self.recorded_steps * self.world_size * self.gradient_accumulation_steps
     }
 
-    /// The code of a coded run.
+    /// The code that determines the gradients of a coded run.
     pub fn code(spec: &RunSpec) -> Code {
         match spec.script().and_then(|script| script.reserved) {
             None => Code::new(spec.contributions(), spec.seed),
@@ -179,29 +180,28 @@ impl Plan {
         }
     }
 
-    /// Capacity of an IPG bucket, in elements, when none is asked for: small enough that buckets
-    /// fill before the boundary, and that the coded model's largest parameter does not fit into
-    /// one.
+    /// The default capacity of an IPG bucket, in elements: small enough that buckets fill before the boundary, and
+    /// that the coded model's largest parameter does not fit into a bucket.
     pub fn default_bucket_size(spec: &RunSpec) -> usize {
         models::default_bucket_size(spec)
     }
 
-    /// Parameters in flat order.
+    /// The parameters in flat order.
     pub fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// Usage of a parameter: the microbatches that use it.
+    /// The usage of a parameter: which microbatches use it.
     pub fn usage(&self, param: usize) -> Usage {
         self.usages[param]
     }
 
-    /// Usage of the parameters that are used like most others.
+    /// The usage that most parameters have.
     pub fn ordinary(&self) -> Usage {
         self.ordinary
     }
 
-    /// True if this microbatch of a rank uses the parameters of a usage.
+    /// True if this microbatch of a rank uses the parameters with this usage.
     pub fn uses(&self, usage: Usage, step: usize, rank: usize, microbatch: usize) -> bool {
         match usage.seen {
             Some(number) => self.seen[number].contains(&(step, rank, microbatch)),
@@ -209,7 +209,7 @@ impl Plan {
         }
     }
 
-    /// Number of elements of all parameters.
+    /// The number of elements of all parameters together.
     pub fn numel(&self) -> usize {
         self.numel
     }
@@ -220,14 +220,14 @@ impl Plan {
         self.params.iter().enumerate().map(segment).collect()
     }
 
-    /// Weights that `rank` should hold at `point` after `microbatch` of `step`, in a parameter that
-    /// is used like `usage`, by source column (see [`RunSpec::column`]), in units of the averaged
-    /// gradient `g/(W·GA)`.
+    /// The weights that `rank` should hold at `point` after `microbatch` of `step`, in a parameter with this
+    /// `usage`: one weight for each source column (see [`RunSpec::column`]), in units of the averaged gradient
+    /// `g/(W·GA)`.
     ///
-    /// Before the reduction a rank holds its own gradients, not yet divided by `W`: their weight is
-    /// `W`. From the reduction on, every gradient of the step so far has weight 1. A microbatch
-    /// that does not use the parameter has no gradient there. In an expert, the gradients of a rank
-    /// come from the data of all ranks.
+    /// Before the reduction a rank holds only its own gradients, which are not yet divided by `W`, so their weight
+    /// is `W`. From the reduction on, every gradient of the step so far has weight 1. A microbatch that does not
+    /// use the parameter has no gradient in it. In an expert, the gradients of a rank come from the data of all
+    /// ranks.
     pub fn expected(
         &self,
         usage: Usage,

@@ -1,11 +1,11 @@
-//! Parts of a run that its trace holds: all of a small run, and a part of one that would outgrow
-//! its budget.
+//! The parts of a run that its trace records: everything of a small run, and a selection of a run whose trace would
+//! exceed its budget.
 //!
-//! The size of a trace grows with ranks × steps × microbatches × elements, and the elements that a
-//! code needs grow with the first three. [`Recording::plan`] estimates the size. Until the estimate
-//! fits, it leaves out elements of large buffers (samples are kept), then steps, then microbatches
-//! of each step, and last the own sums of some ranks. The input of the optimizers is never left out
-//! of a recorded step, so that the verdict about that step stays as sharp as in a full trace.
+//! The size of a trace grows with ranks × steps × microbatches × elements, and the elements that a code needs grow
+//! with the first three. [`Recording::plan`] estimates the size. Until the estimate fits, it leaves out elements of
+//! large buffers (samples are kept), then steps, then microbatches of each step, and last some ranks' sums of their
+//! own gradients. The input of the optimizers is never left out of a recorded step, so the verdict about that step
+//! stays as sharp as in a full trace.
 
 use bytesize::ByteSize;
 use schemars::JsonSchema;
@@ -13,80 +13,80 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Model, Plan, Point, RunSpec};
 
-/// Default number of bytes that a trace may take.
+/// The default budget of a trace, in bytes.
 pub const DEFAULT_BUDGET: u64 = 50_000_000;
 
-/// Bytes for each rank of a run of many ranks: what two steps of a few microbatches take.
+/// The budget for each rank in a run of many ranks, in bytes: the size of two steps of a few microbatches.
 const BUDGET_OF_A_RANK: u64 = 64_000;
 
-/// Number of steps whose gradients have codes of their own; later steps use the codes again. A
-/// leftover gradient is recognised as such for this number of steps less one.
+/// The number of steps whose gradients have codes of their own; later steps reuse the codes. A leftover gradient is
+/// recognised as such for one step less than this number.
 pub const CODE_STEPS: usize = 4;
 
-/// Largest number of elements of a buffer that is recorded whole, whatever the budget: copying more
+/// The maximum number of elements of a buffer that is recorded whole, whatever the budget: copying more elements
 /// would take longer than the step.
 pub const LARGEST_WHOLE: usize = 1 << 20;
 
-/// Number of steps, of microbatches of a step, and of ranks with recorded sums of their own, below
-/// which no kind is reduced before the other kinds are reduced to it.
+/// The number of steps, of microbatches in a step, and of ranks with recorded own sums to which each kind is
+/// reduced before any kind is reduced further.
 const FEW: usize = 8;
 
-/// Least number of each kind: from two steps on leftovers are visible, and two ranks can differ.
+/// The minimum number of recorded steps, microbatches or ranks: with two steps leftovers are visible, and two ranks
+/// can differ.
 const FEWEST: usize = 2;
 
-/// Largest number of steps that are recorded, whatever the budget: a report says something about
-/// each.
+/// The maximum number of recorded steps, whatever the budget, because a report says something about each step.
 pub const MOST_STEPS: usize = 64;
 
-/// Number of steps at the end of a long run that are recorded too.
+/// The number of steps at the end of a long run that are recorded in addition to the first steps.
 const LAST_STEPS: usize = 3;
 
-/// Bytes that the trace may take if nothing else is asked for: in a run of many ranks, so many for each.
+/// The default budget of a trace, in bytes: a fixed number, or a number per rank in a run of many ranks.
 pub fn default_budget(world_size: usize) -> u64 {
     DEFAULT_BUDGET.max((world_size as u64).saturating_mul(BUDGET_OF_A_RANK))
 }
 
-/// Bytes of an event without the content of a buffer, as JSON. Measured: 140 to 260.
+/// The size of an event as JSON without the content of a buffer, in bytes. Measured: 140 to 260.
 const EVENT: u64 = 240;
 
-/// Number of events on one rank per microbatch, and per step in addition to its microbatches.
-/// Measured on the native engine and on DeepSpeed 0.19.8: at most 9 and 26.
+/// The number of events on one rank per microbatch, and per step in addition to its microbatches. Measured on the
+/// native engine and on DeepSpeed 0.19.8: at most 9 and 26.
 const EVENTS: [u64; 2] = [9, 26];
 
-/// Number of windows, each as long as a code, that are recorded of a piece of a sampled buffer.
+/// The number of windows, each one code long, that are recorded from a piece of a sampled buffer.
 const WINDOWS: usize = 16;
 
-/// The parts of a run that its trace holds.
+/// The parts of a run that its trace records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
-    /// Bytes that the trace may take.
+    /// The maximum size of the trace, in bytes.
     pub budget: u64,
-    /// Steps that are recorded, ascending; none for all.
+    /// The recorded steps, ascending; `None` for all.
     pub steps: Option<Vec<usize>>,
-    /// Microbatches of a step that are recorded, ascending, the last among them; none for all.
+    /// The recorded microbatches of a step, ascending and including the last; `None` for all.
     pub microbatches: Option<Vec<usize>>,
-    /// Ranks whose sums of their own gradients are recorded, ascending; none for all.
+    /// The ranks whose sums of their own gradients are recorded, ascending; `None` for all.
     pub ranks: Option<Vec<usize>>,
     /// True if samples of buffers are recorded instead of whole buffers.
     pub sampled: bool,
 }
 
 impl Default for Recording {
-    /// Recording of everything, within the default budget.
+    /// Records everything, within the default budget.
     fn default() -> Self {
         Self::within(DEFAULT_BUDGET)
     }
 }
 
 impl Recording {
-    /// Recording of everything, within `budget` bytes.
+    /// Records everything, within a budget of `budget` bytes.
     pub fn within(budget: u64) -> Self {
         Self { budget, steps: None, microbatches: None, ranks: None, sampled: false }
     }
 
-    /// Number of bytes for content that may be left out: four fifths of the budget. The rest is for
-    /// ranks whose content differs where it should be equal, and for what is always written.
+    /// The number of bytes for content that may be left out: four fifths of the budget. The rest is for ranks whose
+    /// content differs where it should be equal, and for content that is always written.
     pub fn room(&self) -> u64 {
         self.budget / 5 * 4
     }
@@ -94,7 +94,7 @@ impl Recording {
     /// Chooses the parts of the run `spec` that fit into the budget of its trace.
     ///
     /// # Errors
-    /// If there is no room for the least that leads to a verdict.
+    /// Fails if even the least that leads to a verdict does not fit.
     pub(super) fn plan(spec: &RunSpec) -> Result<Self, Invalid> {
         let plan = Plan::new(spec);
         let mut recording =
@@ -110,7 +110,7 @@ impl Recording {
         if sampled_elements(spec, &plan) < plan.numel() {
             recording.sampled = true;
         }
-        // Least squares need the gradient of every microbatch of every rank.
+        // Least squares needs the gradient of every microbatch of every rank.
         let all = spec.model == Model::Mlp;
         for fewest in [FEW, FEWEST] {
             if !fits(&recording) {
@@ -137,9 +137,8 @@ impl Recording {
         Err(Invalid::TraceBudget { budget: ByteSize(recording.budget), needed: ByteSize(needed) })
     }
 
-    /// True if a model of `elements` elements can be recorded whole: the input of the optimizers in
-    /// a few steps, and a little of what leads to it. The answer is the same whatever else was left
-    /// out.
+    /// True if a model of `elements` elements can be recorded whole: the input of the optimizers in a few steps,
+    /// and some of the buffers that lead to this input. The answer does not depend on what else was left out.
     pub(super) fn has_room_for(&self, spec: &RunSpec, elements: usize) -> bool {
         let first = |count: usize| Some((0..count.min(FEW)).collect());
         let few = Self {
@@ -158,38 +157,37 @@ impl RunSpec {
         step < self.steps && contains(&self.recording.steps, step)
     }
 
-    /// True if a buffer at `point` is recorded in `step`. Weights are also recorded in the step
-    /// before a recorded one: their change is the update of the recorded step.
+    /// True if a buffer at `point` is recorded in `step`. Weights are also recorded in the step before a recorded
+    /// step, because their change is the update of the recorded step.
     pub fn records_point(&self, point: Point, step: usize, microbatch: Option<usize>) -> bool {
         let is_weights = matches!(point, Point::MasterWeights | Point::Parameters);
         self.records_step(step) && microbatch.is_none_or(|it| self.records_microbatch(it))
             || is_weights && self.records_step(step + 1)
     }
 
-    /// True if anything of a microbatch is recorded in the steps that are recorded.
+    /// True if anything of a microbatch is recorded in the recorded steps.
     pub fn records_microbatch(&self, microbatch: usize) -> bool {
         contains(&self.recording.microbatches, microbatch)
     }
 
-    /// True if the content of a rank's buffers at `point` is recorded, and not only their digest
-    /// and norm.
+    /// True if the content of a rank's buffers at `point` is recorded, and not only its digest and norm.
     pub fn records_content(&self, point: Point, rank: usize) -> bool {
         !matches!(point, Point::Accumulator | Point::LocalGradient)
             || contains(&self.recording.ranks, rank)
     }
 
-    /// The steps that are recorded, in order.
+    /// The recorded steps, in order.
     pub fn recorded_steps(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.steps).filter(|step| self.records_step(*step))
     }
 }
 
-/// True if `list` contains `number`; none stands for all numbers.
+/// True if `list` contains `number`; `None` stands for all numbers.
 fn contains(list: &Option<Vec<usize>>, number: usize) -> bool {
     list.as_ref().is_none_or(|list| list.binary_search(&number).is_ok())
 }
 
-/// The largest part of `most` things that fits, but no fewer than `fewest` of them; none for all.
+/// The largest selection of `most` things that fits, with at least `fewest` of them; `None` for all.
 fn largest_part(
     most: usize,
     fewest: usize,
@@ -208,15 +206,13 @@ fn largest_part(
     Some(choose(most, fit))
 }
 
-/// The first of `most` steps, and the last few of them where `count` is not too small: `count` in
-/// all.
+/// Selects `count` of `most` steps: the first steps and, unless `count` is too small, the last few.
 fn steps_of(most: usize, count: usize) -> Vec<usize> {
     let last = if count >= FEW { LAST_STEPS } else { 0 };
     (0..count - last).chain(most - last..most).collect()
 }
 
-/// `count` of `most` things at equal distances, the first and the last among them; a single one is
-/// the last.
+/// Selects `count` of `most` things at equal distances, including the first and the last; a single one is the last.
 fn spread(most: usize, count: usize) -> Vec<usize> {
     match count {
         0 | 1 => vec![most - 1],
@@ -231,18 +227,18 @@ fn rounded_up(bytes: u64) -> u64 {
     bytes.div_ceil(unit).saturating_mul(unit)
 }
 
-/// Numbers that the size of a trace is computed from.
+/// The numbers from which the size of a trace is computed.
 struct Size {
     steps: u64,
     microbatches: u64,
     world_size: u64,
-    /// Number of ranks whose own sums are recorded.
+    /// The number of ranks whose own sums are recorded.
     ranks: u64,
-    /// Number of elements that are recorded of the whole model.
+    /// The number of elements of the whole model that are recorded.
     elements: u64,
-    /// Bytes per element of a rank's own sums.
+    /// The number of bytes per element of a rank's own sums.
     own: u64,
-    /// Bytes per element of all points after the reduction, per microbatch and per step in addition
+    /// The number of bytes per element of all points after the reduction: per microbatch, and per step in addition
     /// to its microbatches.
     shared: [u64; 2],
 }
@@ -259,8 +255,8 @@ impl Size {
         let local = if spec.model == Model::Mlp { 4 } else { 0 };
         let has_accumulator = spec.engine().traits().has_accumulator;
         let accumulator = if has_accumulator { spec.grad_accum_dtype.size() } else { 0 };
-        // Per microbatch, the reduced gradient; per step, the gradient before the step, the
-        // optimizer's input, the master weights and the parameters.
+        // Per microbatch: the reduced gradient. Per step: the gradient before the step, the optimizer's input, the
+        // master weights and the parameters.
         let step = 3 * 4 + spec.dtype.size();
         Self {
             steps: count(&recording.steps, spec.steps),
@@ -273,8 +269,7 @@ impl Size {
         }
     }
 
-    /// Bytes of the trace of a run in which ranks that should hold the same content do so: it is
-    /// stored once.
+    /// The size of the trace in bytes, if ranks that should hold the same content do so; such content is stored once.
     fn bytes(&self) -> u64 {
         let base64 = |bytes: u64| bytes.saturating_mul(4) / 3;
         let of_step = |per_microbatch: u64, per_step: u64| {
@@ -291,7 +286,7 @@ impl Size {
     }
 }
 
-/// Largest number of elements that are recorded of a sampled buffer.
+/// The maximum number of elements that are recorded of a sampled buffer.
 fn sampled_elements(spec: &RunSpec, plan: &Plan) -> usize {
     let most = WINDOWS * Plan::code(spec).length();
     let of_params: usize = plan.params().iter().map(|param| param.numel().min(most)).sum();

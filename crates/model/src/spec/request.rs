@@ -1,4 +1,4 @@
-//! Resolution of a request into a complete specification: every default is filled in.
+//! Resolves a request into a complete specification: every default is filled in.
 
 use super::checks::{self, MIB, check_accumulation};
 use super::device::Placement;
@@ -13,19 +13,19 @@ use super::{
     Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp2, pipeline,
 };
 
-/// Default number of ranks: the fewest that can disagree.
+/// The default number of ranks: the fewest that can disagree.
 pub const DEFAULT_WORLD_SIZE: usize = 2;
 
 impl SpecRequest {
     /// Fills in every default and refuses every contradiction.
     ///
     /// # Errors
-    /// All contradictions of the request.
+    /// Fails with all contradictions of the request.
     pub fn resolve(mut self) -> Result<RunSpec, Refusal> {
         let engine = self.engine.unwrap_or_default();
         let traits = engine.traits();
         let mut refusal = Refusal::default();
-        // A refused setting counts as not asked for from here on.
+        // From here on, a refused setting counts as not requested.
         for setting in settings::ALL {
             if let Some(problem) = setting.refusal(&self, engine) {
                 refusal.extend([problem]);
@@ -79,7 +79,7 @@ impl SpecRequest {
             micro_batch_size: asked.micro_batch_size(),
             optimizer: self.optimizer.unwrap_or(match model {
                 Model::Coded => Optimizer::EXACT_SGD,
-                // In fp16, Adam's epsilon is 0: where a gradient is 0, Adam divides 0 by 0.
+                // In fp16, Adam's epsilon is 0, so Adam divides 0 by 0 where a gradient is 0.
                 Model::Mlp if dtype == Dtype::Fp16 && !traits.has_master_weights => {
                     Optimizer::EXACT_SGD
                 }
@@ -100,10 +100,10 @@ impl SpecRequest {
             EngineSettings::DeepSpeed(options) => options.config = config,
             EngineSettings::Ddp(options) if self.bucket_cap_mb.is_none() => {
                 options.bucket_cap_mb = match options.comm_hook {
-                    // Its collectives follow one another in callbacks: over Gloo, those of several buckets
-                    // come in any order.
+                    // PowerSGD's collectives follow one another in callbacks: over Gloo, the collectives of several
+                    // buckets come in any order.
                     CommHook::PowerSgd => 25.0,
-                    // DDP takes whole numbers alone with them.
+                    // With delayed parameters, DDP takes only whole numbers.
                     _ if options.delayed_parameters != DelayedParameters::None => 25.0,
                     _ => default_bucket as f64 * 4.0 / MIB,
                 };

@@ -1,7 +1,7 @@
-//! Specification of a user's own training script, as it turned out to be.
+//! The specification of a user's own training script, made from what its ranks found.
 //!
-//! Nobody asks for it: `zprobe exec` watches the script, and what the ranks found becomes the
-//! specification afterwards.
+//! No request asks for this specification: `zprobe exec` watches the script, and the facts that the ranks found
+//! become the specification afterwards.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,54 +11,54 @@ use super::{
     Recording, RunSpec, named_enum,
 };
 
-/// Steps of a run whose gradients are codes. They come after the first step, whose gradients are
-/// address stamps.
+/// The number of steps whose gradients are codes. They come after the first step, whose gradients are address stamps.
 const CODED_STEPS: usize = 2;
 
-/// Steps after which a script on codes is ended: that of the address stamps, and those of the codes.
+/// The number of steps after which a script on codes is ended: the step of the address stamps, and the coded steps.
 pub const CODED_SCRIPT: usize = 1 + CODED_STEPS;
 
-/// Unit of the codes that take the place of a script's gradients: small enough that no update moves a
-/// parameter far, and a power of two, so that nothing is rounded.
+/// The unit of the codes that replace a script's gradients: small enough that no update moves a parameter far, and
+/// a power of two, so that nothing is rounded.
 pub const UNIT: f64 = 1.0 / 1024.0;
 
-/// Most gradients of an observed script that are told apart; of more, only those of two steps are.
+/// The maximum number of gradients of an observed script that are told apart; with more gradients, only those of
+/// two steps are told apart.
 const MOST_OBSERVED: usize = 256;
 
 named_enum! {
-    /// The law that the weights of target tokens are to follow.
+    /// The law that the weights of target tokens must follow.
     pub enum Weighting {
-        /// No law is demanded.
+        /// No law is required.
         Any = "any",
-        /// Every token of a step weighs the same.
+        /// Every token of a step has the same weight.
         Token = "token",
-        /// Every sample of a step weighs the same, and so do the tokens in it.
+        /// Every sample of a step has the same weight, and so have the tokens in a sample.
         Sample = "sample",
-        /// Every microbatch of a step weighs the same.
+        /// Every microbatch of a step has the same weight.
         Microbatch = "microbatch",
     }
 }
 
 named_enum! {
-    /// The sum that the weights of all elements of a loss are to have in the update.
+    /// The sum that the weights of all elements of a loss must have in the update.
     pub enum Scale {
-        /// That of a mean over microbatches and ranks.
+        /// The sum that a mean over microbatches and ranks gives.
         Mean = "mean",
-        /// That of a mean, or of a sum over microbatches or ranks.
+        /// The sum that a mean gives, or a sum over microbatches or ranks.
         Sum = "sum",
-        /// Any sum.
+        /// Any sum is accepted.
         Any = "any",
     }
 }
 
-/// A mean, since engines average over the ranks, and trainers over the microbatches.
+/// A mean, because engines average over the ranks, and trainers over the microbatches.
 impl Default for Scale {
     fn default() -> Self {
         Self::Mean
     }
 }
 
-/// No law, since it is the user's to say which is right.
+/// No law, because the user decides which law is right.
 impl Default for Weighting {
     fn default() -> Self {
         Self::Any
@@ -73,23 +73,23 @@ pub struct ScriptOptions {
     pub command: Vec<String>,
     /// True if no optimizer stepped.
     pub dry: bool,
-    /// Number of steps whose real gradients were to be sampled; none where codes took their place.
+    /// The number of steps whose real gradients were to be sampled; `None` if codes replaced the gradients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observe: Option<usize>,
-    /// The law that the weights of target tokens are to follow.
+    /// The law that the weights of target tokens must follow.
     #[serde(default)]
     pub weighting: Weighting,
-    /// The sum that the weights of the loss are to have.
+    /// The sum that the weights of the loss must have.
     #[serde(default)]
     pub scale: Scale,
-    /// Number of codes that were reserved for the microbatches of a step, where they were not known
-    /// beforehand: of a script with a single step; none where every code was used.
+    /// The number of codes that were reserved for the microbatches of a step, if the number of microbatches was not
+    /// known beforehand: for a script with a single step. `None` if every code was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<usize>,
 }
 
 impl ScriptOptions {
-    /// Arguments of `zprobe exec` that watch the script once more.
+    /// The arguments of `zprobe exec` that watch the script again.
     pub(super) fn arguments(&self, seed: u64) -> Vec<String> {
         let mut arguments = Vec::new();
         if self.dry {
@@ -111,33 +111,33 @@ impl ScriptOptions {
     }
 }
 
-/// Facts about the training of a script that its ranks agreed on.
+/// The facts about a script's training that its ranks agreed on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Number of ranks.
+    /// The number of ranks.
     pub world_size: usize,
-    /// Number of optimizer steps that every rank took; 0 where the script broke in the first.
+    /// The number of optimizer steps that every rank took; 0 if the script failed in the first step.
     pub steps: usize,
-    /// Number of optimizer steps that some rank began, as far as the report tells of them.
+    /// The number of optimizer steps that at least one rank began, as far as the report covers them.
     pub begun: usize,
-    /// The largest number of backwards of any rank in the first step: the microbatches.
+    /// The number of microbatches: the largest number of backwards of any rank in the first step.
     pub microbatches: usize,
-    /// Number of codes that were reserved for the microbatches of the first step.
+    /// The number of codes that were reserved for the microbatches of the first step.
     pub reserved: usize,
-    /// Dtype of the gradients that autograd delivers; the narrowest, if there are several.
+    /// The dtype of the gradients that autograd delivers; the narrowest dtype, if there are several.
     pub dtype: Dtype,
-    /// Device of the gradients.
+    /// The device of the gradients.
     pub device: Device,
-    /// Backend of the default process group.
+    /// The backend of the default process group.
     pub backend: Backend,
-    /// Seed of the codes.
+    /// The seed of the codes.
     pub seed: u64,
-    /// Seconds of silence after which ranks count as hung.
+    /// The number of seconds of silence after which ranks count as hung.
     pub timeout_s: u64,
 }
 
 impl Found {
-    /// The facts of a script that has not begun: there are no ranks yet.
+    /// The facts about a script that has not begun and has no ranks yet.
     pub fn nothing(seed: u64, timeout_s: u64) -> Self {
         Self {
             world_size: 0,
@@ -155,7 +155,7 @@ impl Found {
 }
 
 impl RunSpec {
-    /// False for a script's specification at the time of its start, when it has no ranks yet.
+    /// False for the specification of a script that has just started and has no ranks yet.
     pub fn is_settled(&self) -> bool {
         self.world_size > 0 || self.script().is_none()
     }
@@ -167,7 +167,7 @@ impl RunSpec {
         let model = if script.observe.is_some() { Model::Mlp } else { Model::Coded };
         let steps_of_all = found.world_size * found.microbatches * found.steps;
         let code_steps = if script.observe.is_some() && steps_of_all <= MOST_OBSERVED {
-            // None of them came to its end where the script broke in the first.
+            // The number of steps is 0 if the script failed in the first step.
             found.steps.max(1)
         } else {
             CODED_STEPS
@@ -180,7 +180,7 @@ impl RunSpec {
             device: found.device,
             backend: found.backend,
             gradient_accumulation_steps: found.microbatches,
-            // Where a rank ended in a step, that step is told of too.
+            // If a rank ended in a step, the report covers that step too.
             steps: found.steps.max(found.begun).max(1),
             code_steps: Some(code_steps),
             dtype: found.dtype,
@@ -208,7 +208,7 @@ impl RunSpec {
         }
     }
 
-    /// The user's script; none for runs of an engine on zprobe's own model.
+    /// The user's script; `None` for runs of an engine on zprobe's own model.
     pub fn script(&self) -> Option<&ScriptOptions> {
         if let EngineSettings::Script(options) = &self.settings { Some(options) } else { None }
     }

@@ -5,8 +5,8 @@ use super::{Engine, named_enum};
 named_enum! {
     /// An unusual feature of the model or of its use. Shapes can be combined.
     ///
-    /// Whatever the shapes, the coded model has a parameter larger than the default bucket and
-    /// parameters that cross partition boundaries.
+    /// Whatever its shapes, the coded model has a parameter that is larger than the default bucket, and parameters
+    /// that cross partition boundaries.
     pub enum Shape {
         /// A parameter is not used in the first microbatch of a step.
         UnusedFirst = "unused-first",
@@ -16,9 +16,9 @@ named_enum! {
         UnusedAlways = "unused-always",
         /// A parameter is used in every other step, beginning with the first.
         UnusedAlternating = "unused-alternating",
-        /// A parameter is used on the ranks with an even number alone.
+        /// A parameter is used only on the ranks with an even number.
         UnusedOnOddRanks = "unused-on-odd-ranks",
-        /// Another parameter is used on the ranks with an odd number alone.
+        /// Another parameter is used only on the ranks with an odd number.
         UnusedOnEvenRanks = "unused-on-even-ranks",
         /// The ranks with an odd number use the parameters in reverse order.
         ReversedOnOddRanks = "reversed-on-odd-ranks",
@@ -28,24 +28,23 @@ named_enum! {
         Frozen = "frozen",
         /// A term of the loss uses a parameter outside the engine's forward.
         Bypass = "bypass",
-        /// Forward returns a tuple of loss and logits.
+        /// The forward returns a tuple of loss and logits.
         TupleOutput = "tuple-output",
-        /// Forward returns a dict of loss and logits.
+        /// The forward returns a dict of loss and logits.
         DictOutput = "dict-output",
         /// One element of one gradient is infinite, on one rank, in the first microbatch.
         InfinityOnOneRank = "infinity-on-one-rank",
         /// The loss of each microbatch goes backward in two parts.
         SeveralBackwards = "several-backwards",
-        /// After the loss, a penalty on a parameter goes backward, computed outside the engine's
-        /// forward.
+        /// After the loss, a penalty on a parameter goes backward that was computed outside the engine's forward.
         PenaltyBackward = "penalty-backward",
         /// The last microbatch's loss reaches only a tensor that the engine does not manage.
         Unmanaged = "unmanaged",
-        /// The flag that `no_sync` switches is set between forward and backward: a user's mistake
-        /// with DDP, whose forward has already read it.
+        /// The flag that `no_sync` switches is set between forward and backward: a user's mistake with DDP, whose
+        /// forward has already read the flag.
         LateNoSync = "late-no-sync",
-        /// Each rank holds an expert of its own, to which all ranks send data: expert parallelism
-        /// over all ranks. All experts are sent the same data, so that they stay alike.
+        /// Each rank holds an expert of its own, and all ranks send the same data to all experts, so that the
+        /// experts stay alike: expert parallelism over all ranks.
         Experts = "experts",
         /// Two parameters have one element each.
         Scalars = "scalars",
@@ -53,35 +52,34 @@ named_enum! {
         ThreeBlocks = "three-blocks",
         /// Two neighbouring parameters have the same shape.
         Twins = "twins",
-        /// The ranks start with different parameters, which the engine makes equal.
+        /// The ranks start with different parameters, and the engine makes them equal.
         DifferentStart = "different-start",
         /// The loss goes backward by itself (`loss.backward()`), and not through DeepSpeed's engine.
         LossBackward = "loss-backward",
-        /// All gradients of a step are reduced at its end, in a context of DeepSpeed's
-        /// (`coalesce_grad_reduction`).
+        /// All gradients of a step are reduced at its end, in DeepSpeed's context `coalesce_grad_reduction`.
         CoalescedReduction = "coalesced-reduction",
     }
 }
 
-/// The facts about a shape, except the microbatches that use its parameter: see [`super::Usage`].
+/// The facts about a shape, except which microbatches use its parameter: see [`super::Usage`].
 struct Row {
-    /// Description of the shape, in words.
+    /// The description of the shape, in words.
     describe: &'static str,
-    /// The parameter of the coded model that the shape is about, if it is one.
+    /// The parameter of the coded model that the shape is about, if the shape is about a single one.
     param: Option<&'static str>,
-    /// True if some microbatch does not reach every trainable parameter.
+    /// True if at least one microbatch does not reach every trainable parameter.
     leaves_unused: bool,
-    /// The only engine that has the shape, and advice for the others; none if any may have it.
+    /// The only engine that has the shape, and the advice for other engines; `None` if any engine may have the shape.
     only_on: Option<(Engine, &'static str)>,
 }
 
 impl Row {
-    /// Row of a shape that is about this parameter, or about none.
+    /// The row of a shape that is about this parameter, or about no single parameter.
     const fn new(describe: &'static str, param: Option<&'static str>) -> Self {
         Self { describe, param, leaves_unused: false, only_on: None }
     }
 
-    /// Row of a shape in which some microbatches do not use this parameter.
+    /// The row of a shape in which some microbatches do not use this parameter.
     const fn unused(describe: &'static str, param: &'static str) -> Self {
         Self { leaves_unused: true, ..Self::new(describe, Some(param)) }
     }
@@ -111,14 +109,14 @@ impl Shape {
             Shape::UnusedOnOddRanks => Row {
                 leaves_unused: true,
                 ..Row::new(
-                    "a parameter is used on the ranks with an even number alone",
+                    "a parameter is used only on the ranks with an even number",
                     Some("layers.0.mlp.bias"),
                 )
             },
             Shape::UnusedOnEvenRanks => Row {
                 leaves_unused: true,
                 ..Row::new(
-                    "a parameter is used on the ranks with an odd number alone",
+                    "a parameter is used only on the ranks with an odd number",
                     Some("head.bias"),
                 )
             },
@@ -159,7 +157,7 @@ impl Shape {
             )
             .only_on(
                 Engine::DeepSpeed,
-                "only DeepSpeed knows parameters that are experts; use --engine deepspeed",
+                "only DeepSpeed supports parameters that are experts; use --engine deepspeed",
             ),
             Shape::Scalars => Row::new("two parameters have one element each", Some("gain.weight")),
             Shape::ThreeBlocks => {
@@ -180,28 +178,29 @@ impl Shape {
                 Row::new("the gradients of a step are reduced in coalesce_grad_reduction()", None)
                     .only_on(
                         Engine::DeepSpeed,
-                        "only DeepSpeed has this context; use --engine deepspeed",
+                        "only DeepSpeed has coalesce_grad_reduction; use --engine deepspeed",
                     )
             }
         }
     }
 
-    /// Description of the shape, in words.
+    /// The description of the shape, in words.
     pub const fn describe(self) -> &'static str {
         self.row().describe
     }
 
-    /// The parameter of the coded model that the shape is about, if it is one.
+    /// The parameter of the coded model that the shape is about, if the shape is about a single one.
     pub const fn param(self) -> Option<&'static str> {
         self.row().param
     }
 
-    /// True if some microbatch does not reach every trainable parameter.
+    /// True if at least one microbatch does not reach every trainable parameter.
     pub const fn leaves_unused(self) -> bool {
         self.row().leaves_unused
     }
 
-    /// True if every parameter has its whole gradient in a backward, and the first parameter has it last.
+    /// True if every parameter has its whole gradient after one backward, and the first parameter gets its gradient
+    /// last.
     pub const fn allows_delayed_parameters(self) -> bool {
         !self.leaves_unused()
             && !matches!(
@@ -214,19 +213,19 @@ impl Shape {
             )
     }
 
-    /// The only engine that has the shape, and advice for the others; none if any may have it.
+    /// The only engine that has the shape, and the advice for other engines; `None` if any engine may have the shape.
     pub const fn only_on(self) -> Option<(Engine, &'static str)> {
         self.row().only_on
     }
 
-    /// Reason why this shape and `other` cannot be combined; none if they can.
+    /// The reason why this shape and `other` cannot be combined; `None` if they can be combined.
     pub const fn excludes(self, other: Shape) -> Option<&'static str> {
         match (self, other) {
-            (Shape::UnusedFirst, Shape::Bypass) => {
-                Some("both are about the same parameter, which one uses and the other does not")
-            }
+            (Shape::UnusedFirst, Shape::Bypass) => Some(
+                "both shapes are about the same parameter, which one shape uses and the other does not",
+            ),
             (Shape::UnusedAlways, Shape::InfinityOnOneRank) => {
-                Some("a parameter that is never used has no gradient to be infinite in")
+                Some("a parameter that is never used has no gradient that could be infinite")
             }
             (Shape::TupleOutput, Shape::DictOutput) => {
                 Some("forward returns either a tuple or a dict")

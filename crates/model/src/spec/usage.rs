@@ -1,4 +1,4 @@
-//! Usage of parameters: the microbatches of a run that use each, as its shapes ask for.
+//! The usage of parameters: which microbatches of a run use each parameter, according to the run's shapes.
 
 use super::plan::Param;
 use super::{RunSpec, Shape};
@@ -12,34 +12,32 @@ pub struct Usage {
     first: bool,
     /// True if the last microbatch of each step uses the parameter.
     last: bool,
-    /// True if microbatches of every other step, beginning with the second, use the parameter.
+    /// True if the microbatches of every other step, beginning with the second, use the parameter.
     odd_steps: bool,
     /// True if the ranks with an odd number use the parameter.
     odd_ranks: bool,
     /// True if the ranks with an even number use the parameter.
     even_ranks: bool,
-    /// True if each rank's gradient of the parameter comes from the data of all ranks, as an
-    /// expert's does.
+    /// True for an expert: each rank's gradient of the parameter comes from the data of all ranks.
     from_all: bool,
-    /// The part of the model that the parameter belongs to, which only some ranks hold and use; none if all
-    /// do.
+    /// The part of the model that the parameter belongs to, if only some ranks hold and use it; `None` if all ranks do.
     part: Option<Part>,
-    /// Number of the pattern in [`super::Plan`] that says which microbatches use the parameter; none
-    /// where the fields above say it.
+    /// The index of the pattern in [`super::Plan`] that says which microbatches use the parameter; `None` if the
+    /// fields above say so.
     pub(super) seen: Option<usize>,
 }
 
-/// A part of a model that model parallelism cuts: of as many ranks in a row as there are parts, each holds one.
+/// A part of a model that is split by model parallelism: of `parts` consecutive ranks, each holds one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Part {
-    /// Number of parts.
+    /// The number of parts.
     parts: usize,
-    /// Number of this part.
+    /// The index of this part.
     number: usize,
 }
 
 impl Part {
-    /// The part that a parameter belongs to; none if every rank holds the parameter.
+    /// The part that a parameter belongs to; `None` if every rank holds the parameter.
     fn of(spec: &RunSpec, param: &Param) -> Option<Self> {
         let parts = spec.model_parallel();
         let first = param.ranks.first().filter(|_| parts > 1)?;
@@ -53,7 +51,7 @@ impl Part {
 }
 
 impl Usage {
-    /// Usage of a parameter that every microbatch uses.
+    /// The usage of a parameter that every microbatch uses.
     pub const ALWAYS: Usage = Usage {
         ever: true,
         first: true,
@@ -66,15 +64,15 @@ impl Usage {
         seen: None,
     };
 
-    /// Usage of a parameter that the microbatches of a pattern in the plan use.
+    /// The usage of a parameter by the microbatches of a pattern in the plan.
     pub(super) fn of_pattern(number: usize) -> Self {
         Self { seen: Some(number), ..Self::ALWAYS }
     }
 
-    /// Number of steps after which the usage of every parameter repeats.
+    /// The number of steps after which the usage of every parameter repeats.
     pub const PERIOD: usize = 2;
 
-    /// Usage of a parameter in a run.
+    /// The usage of a parameter in a run.
     pub fn of(spec: &RunSpec, param: &Param) -> Self {
         let forward = Self::in_forward(spec, param);
         Self {
@@ -84,7 +82,7 @@ impl Usage {
         }
     }
 
-    /// Usage of a parameter by the engine's forward, whether or not a gradient results from it.
+    /// The usage of a parameter by the engine's forward, whether or not a gradient results.
     pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
         let about =
             |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
@@ -101,23 +99,23 @@ impl Usage {
         }
     }
 
-    /// Usage of the parameters that no shape is about.
+    /// The usage of the parameters that no shape is about.
     pub fn ordinary(spec: &RunSpec) -> Self {
         Self { last: !spec.has_shape(Shape::Unmanaged), ..Self::ALWAYS }
     }
 
-    /// Usage by a rank that uses the parameter wherever any rank does.
+    /// The usage by a rank that uses the parameter whenever any rank uses it.
     pub(super) fn on_some_rank(self) -> Self {
         Self { odd_ranks: true, even_ranks: true, ..self }
     }
 
-    /// True if the ranks that hold the parameter use it as those of another parameter use that.
+    /// True if two parameters are used in the same way by the ranks that hold them.
     pub fn is_like(self, other: Self) -> bool {
         Self { part: other.part, ..self } == other
     }
 
-    /// True if each rank's gradient of the parameter comes from the data of all ranks: all ranks
-    /// send data to an expert, and each rank has an expert of its own.
+    /// True for an expert: each rank's gradient comes from the data of all ranks, because each rank has an expert
+    /// of its own, to which all ranks send data.
     pub fn is_experts(self) -> bool {
         self.from_all
     }

@@ -5,23 +5,22 @@ use super::exactness::sums_stay_within;
 use super::{Invalid, Model, RunSpec, SpecRequest, settings};
 
 impl RunSpec {
-    /// Refuses values that no engine takes, among them counts so large that arithmetic with them could
-    /// overflow.
+    /// Refuses values that no engine supports, for example counts so large that arithmetic with them could overflow.
     ///
     /// # Errors
-    /// The first value that is out of range.
+    /// Fails with the first value that is out of range.
     pub fn check_values(&self) -> Result<(), Invalid> {
         settings::ALL.iter().try_for_each(|setting| setting.check(self))
     }
 }
 
-/// Refuses dtypes that cannot hold the partial sums of codes, which are integers of at most `W·GA`,
-/// unless the sums of this run all stay small enough.
+/// Refuses dtypes that cannot hold the partial sums of codes, which are integers of at most `W·GA`, unless all sums
+/// of this run stay small enough.
 ///
-/// Where the sum over the ranks is divided last, multiples of `W` are on the wire, for which only the
-/// odd part of `W` takes up significant bits.
+/// If the sum over the ranks is divided last, multiples of `W` are communicated, of which only the odd part of `W`
+/// takes up significant bits.
 ///
-/// The communication dtype may follow from the accumulation dtype, and is then not refused again.
+/// The communication dtype may follow from the accumulation dtype; then it is not refused a second time.
 pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invalid> {
     let mut problems = Vec::new();
     if spec.model != Model::Coded {
@@ -30,7 +29,7 @@ pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invali
     let contributions = spec.contributions_per_step();
     let odd_part = spec.world_size >> spec.world_size.trailing_zeros();
     let undivided = if spec.divides_last() { odd_part } else { 1 };
-    // A schedule that divides at the end of a step adds up gradients that are as many times larger.
+    // A schedule that divides at the end of a step accumulates gradients that are larger by the divisor.
     let divided_at_end = spec.pipeline().filter(|pipeline| pipeline.scale_grads).map_or(1, |_| {
         let ga = spec.gradient_accumulation_steps;
         odd_part * (ga >> ga.trailing_zeros())
@@ -56,10 +55,9 @@ pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invali
     problems
 }
 
-/// Refuses a loss scale with which the sums of codes are not exact or leave the range of fp16.
+/// Refuses a loss scale with which the sums of codes are not exact or exceed the range of fp16.
 ///
-/// A real engine skips steps until its scale is low enough, and is not checked; the native engine
-/// is not started.
+/// Only the native engine is checked. A real engine skips steps until its scale is low enough.
 fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     let scale = spec.loss_scale.initial();
     let undivided = spec.divides_last() && spec.narrowest_comm_dtype() == Dtype::Fp16;
@@ -69,7 +67,7 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     if scales && scale.log2().fract() != 0.0 {
         return Err(Invalid::contradiction(
             format!("--loss-scale {scale}"),
-            "codes stay exact only under powers of two; use one of them",
+            "codes stay exact only with powers of two; use a power of two",
         ));
     }
     if scales && largest > Dtype::Fp16.largest() {
@@ -111,7 +109,7 @@ mod tests {
             dataflow: Some(dataflow),
             ..SpecRequest::default()
         };
-        // 7·7·5 = 245 is exact in bf16, 7·7·36 is not, and its sums do not stay as small either.
+        // 7·7·5 = 245 is exact in bf16; 7·7·36 is not, and the sums of that run do not stay small enough either.
         assert!(request(Dataflow::Accumulator, 5).resolve().is_ok());
         assert!(request(Dataflow::Accumulator, 36).resolve().is_err());
         assert!(request(Dataflow::IpgBucket, 36).resolve().is_ok());
@@ -131,7 +129,7 @@ mod tests {
             assert!(request(engine, true).resolve().is_ok(), "{engine}");
             let refusal = request(engine, false).resolve().expect_err("it is inexact");
             assert!(matches!(refusal.problems(), [Invalid::Inexact { .. }]), "{engine}");
-            // Where nothing is scattered, stage 3 divides first all the same.
+            // Without reduce-scatter, stage 3 still divides first.
             let stage_3 = SpecRequest { stage: Some(3), ..request(engine, false) };
             assert!(stage_3.resolve().is_ok(), "{engine}");
         }

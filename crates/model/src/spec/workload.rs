@@ -1,86 +1,84 @@
-//! Workload of a run: what goes forward and backward in each microbatch of the synthetic model.
+//! The workload of a run: what goes forward and backward in each microbatch of the synthetic model.
 //!
-//! Shapes change how a loss is computed, but not the sum of a microbatch's gradients, except in the
-//! parameters that they leave unused. This module alone decides that: the native ranks ask a
-//! [`Workload`], the ranks of real engines receive it as JSON (`ZPROBE_WORKLOAD`).
+//! Shapes change how a loss is computed, but not the sum of a microbatch's gradients, except in the parameters that
+//! they leave unused. Only this module decides that: the native ranks ask a [`Workload`], and the ranks of real
+//! engines get it as JSON (`ZPROBE_WORKLOAD`).
 
 use serde::Serialize;
 
 use super::plan::Param;
 use super::{Plan, RunSpec, Shape, Usage, named_enum};
 
-/// Index of a parameter in flat order, and the factor of its data.
+/// The index of a parameter in flat order, and the factor of its data.
 type Term = (usize, f64);
 
-/// The use that a run makes of its model, microbatch by microbatch.
+/// How a run uses its model, microbatch by microbatch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
-    /// Losses of rank 0 in the first steps, which all others repeat; each step is a list of stretches of
+    /// The losses of rank 0 in the first steps, which all other steps repeat; each step is a list of stretches of
     /// equal microbatches.
     steps: Vec<Vec<Stretch>>,
-    /// The parameter that a second module uses too, or that of the first stage of a pipeline.
+    /// The parameter that a second module uses too; in a pipeline, that of the first stage.
     pub second_use: Option<usize>,
-    /// The parameter that the forward of ranks with an even number does not use, and that of ranks with an odd
-    /// number.
+    /// The parameter that the forward of even-numbered ranks does not use, and the parameter that the forward of
+    /// odd-numbered ranks does not use.
     pub unused_by_parity: [Option<usize>; 2],
     /// True if the ranks with an odd number use the parameters in reverse order.
     pub reversed_on_odd_ranks: bool,
-    /// The parameter of which each rank has one of its own.
+    /// The parameter that is an expert: each rank has its own.
     pub expert: Option<usize>,
     /// The infinite element, if there is one.
     pub infinite: Option<Infinite>,
-    /// True if the ranks but the first start with zeros in place of the model's parameters.
+    /// True if all ranks except the first start with zeros instead of the model's parameters.
     pub starts_differently: bool,
-    /// Return value of the model's forward.
+    /// The return value of the model's forward.
     pub output: Output,
 }
 
 /// Consecutive microbatches of a step with equal losses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Stretch {
-    /// Number of microbatches.
+    /// The number of microbatches in the stretch.
     microbatches: usize,
-    /// Losses of each of these microbatches.
+    /// The losses of each microbatch in the stretch.
     losses: Vec<Loss>,
 }
 
 /// A loss that goes backward: a sum of terms, each a parameter times its data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loss {
-    /// Factor of each parameter's data in the engine's forward, which does not use parameters with
-    /// the factor 0; none where no forward precedes the backward.
+    /// The factor of each parameter's data in the engine's forward, which does not use parameters with the factor
+    /// 0; `None` if no forward precedes the backward.
     forward: Option<Factors>,
-    /// The terms of second modules in the same forward: one, or one in each stage of a pipeline.
+    /// The terms of second modules in the same forward: one term, or one in each stage of a pipeline.
     again: Vec<Term>,
-    /// Terms that are computed outside the engine's forward.
+    /// The terms that are computed outside the engine's forward.
     beside: Vec<Term>,
-    /// True if the loss reaches the parameters; otherwise it reaches only a tensor that the engine
-    /// was never given.
+    /// True if the loss reaches the parameters; otherwise it reaches only a tensor that the engine does not manage.
     managed: bool,
 }
 
-/// Factors of the parameters in flat order, run-length encoded: a number of parameters, and the
-/// factor of each.
+/// The factors of the parameters in flat order, run-length encoded: a number of parameters, and the factor that
+/// they share.
 type Factors = Vec<(usize, f64)>;
 
-/// The one infinite element of all gradients: the first of a parameter's gradient, in one
-/// microbatch.
+/// The only infinite element of all gradients: the first element of a parameter's gradient, in one microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Infinite {
-    /// The step.
+    /// The step of the infinite gradient.
     pub step: usize,
-    /// The microbatch.
+    /// The microbatch of the infinite gradient.
     pub microbatch: usize,
-    /// The rank.
+    /// The rank of the infinite gradient.
     pub rank: usize,
-    /// The parameter.
+    /// The index of the parameter with the infinite gradient.
     pub param: usize,
 }
 
 named_enum! {
-    /// Return value of the model's forward.
+    /// The return value of the model's forward.
     pub enum Output {
-        /// The terms of the loss alone.
+        /// Only the terms of the loss.
         Logits = "logits",
         /// The loss and its terms, in a tuple.
         Tuple = "tuple",
@@ -144,7 +142,7 @@ impl Workload {
 }
 
 impl Loss {
-    /// All terms of the loss, sorted by parameter; empty where it does not reach any.
+    /// All terms of the loss, sorted by parameter; empty if the loss does not reach any parameter.
     pub fn terms(&self) -> Vec<Term> {
         if !self.managed {
             return Vec::new();
@@ -156,15 +154,14 @@ impl Loss {
         terms
     }
 
-    /// The factor of each parameter's data in the engine's forward; empty where there is no
-    /// forward.
+    /// The factor of each parameter's data in the engine's forward; empty if there is no forward.
     fn forward(&self) -> Vec<f64> {
         let factors = self.forward.iter().flatten();
         factors.flat_map(|&(count, factor)| std::iter::repeat_n(factor, count)).collect()
     }
 }
 
-/// The parts in which the loss of a microbatch goes backward: factors that add up to 1.
+/// The factors of the parts in which the loss of a microbatch goes backward; they add up to 1.
 pub fn parts(spec: &RunSpec) -> &'static [f64] {
     if spec.has_shape(Shape::SeveralBackwards) { &[2.0, -1.0] } else { &[1.0] }
 }
@@ -182,7 +179,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
             factors.push(0.0);
             continue;
         }
-        // Factor 2 in the forward and -1 in another place, which add up to 1.
+        // The factors 2 in the forward and -1 elsewhere add up to 1.
         let elsewhere = [
             (Shape::Tied, &mut again),
             (Shape::Bypass, &mut beside),
@@ -215,7 +212,7 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     losses
 }
 
-/// Run-length encoding of `factors`.
+/// Run-length encodes `factors`.
 fn counted(factors: impl Iterator<Item = f64>) -> Factors {
     let mut counted: Factors = Vec::new();
     for factor in factors {
@@ -236,7 +233,7 @@ mod tests {
     use crate::spec::{Engine, Point, SpecRequest};
 
     proptest! {
-        /// The factors of each parameter in a microbatch add up to the plan's weight of its own
+        /// The factors of each parameter in a microbatch add up to the plan's weight for the microbatch's own
         /// gradient, whatever the shapes.
         #[test]
         fn whatever_the_shapes_the_terms_of_a_microbatch_add_up_to_what_the_plan_expects(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{Dtype, named_enum};
 
-/// Least power of two that is a loss scale, and no constant of a script's own.
+/// The smallest power of two that counts as a loss scale and not as a constant of the script.
 pub const LEAST_LOSS_SCALE: f64 = 128.0;
 
 /// The collectives that a rank has issued on a process group.
@@ -273,12 +273,12 @@ pub struct LossConstant {
 }
 
 impl LossConstant {
-    /// The number that the loss was multiplied with.
+    /// The number by which the constant multiplies the loss.
     pub fn value(&self) -> f64 {
         if self.divides { 1.0 / self.factor } else { self.factor }
     }
 
-    /// True if this is a loss scale: a power of two, for the whole loss.
+    /// True for a loss scale: a power of two that multiplies the whole loss.
     pub fn is_loss_scale(&self) -> bool {
         let exponent = self.factor.log2();
         let is_power = self.factor > 0.0 && exponent.fract() == 0.0;

@@ -1,10 +1,10 @@
-//! The least that any run on libtorch must do, as a measure for `zprobe run`.
+//! The minimal work of a run on libtorch, as a lower bound for the duration of `zprobe run`.
 //!
-//! The ranks of a floor join a TCPStore and a Gloo group, issue the collectives of
-//! `zprobe run --stage 1 --ga 4 --nproc-per-node RANKS` and leave. There is no model, no recorder and
-//! no agreement before the collectives. `cargo xtask bench` starts it; see `docs/benchmarks.md`.
+//! The ranks of this program join a TCPStore and a Gloo group, issue the collectives of
+//! `zprobe run --stage 1 --ga 4 --nproc-per-node RANKS` and leave. The program has no model, no recorder and no
+//! agreement before the collectives. `cargo xtask bench` starts it; see `docs/benchmarks.md`.
 
-#![allow(clippy::disallowed_macros, reason = "what it prints is a log")]
+#![allow(clippy::disallowed_macros, reason = "the output is a log")]
 
 #[path = "../../src/dtype.rs"]
 #[expect(dead_code, reason = "ranks record, too")]
@@ -30,15 +30,15 @@ use crate::dtype::kind_of;
 use crate::partitioning::Partitioning;
 use crate::shim::c10d::{Gloo, Store};
 
-/// The longest that a rank waits for the others.
+/// The time limit for each wait of a rank for the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() {
     exit_now(run().map_or_else(|err| complain(&err), |()| 0))
 }
 
-/// `floor fork RANKS` is a host with its ranks, `floor rank RANKS RANK PORT` a single rank; rank 0's
-/// standard input is the listening socket of the TCPStore.
+/// `floor fork RANKS` runs a host that forks its ranks; `floor rank RANKS RANK PORT` runs a single rank. The standard
+/// input of rank 0 is the listening socket of the TCPStore.
 fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -46,7 +46,7 @@ fn run() -> Result<()> {
         ["rank", ranks, rank, port] => {
             let rank = rank.parse().context("RANK is a number")?;
             let port = port.parse().context("PORT is a number")?;
-            // A descriptor of its own: standard input stays what it is.
+            // The descriptor is duplicated, because the store closes it, and standard input must stay open.
             let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
             rank_main(&spec(ranks)?, rank, port, (rank == 0).then_some(listener))
         }
@@ -56,7 +56,7 @@ fn run() -> Result<()> {
     }
 }
 
-/// Forks all ranks and waits for them.
+/// Forks all ranks and waits until they have exited.
 fn fork_ranks(spec: &RunSpec) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
@@ -78,23 +78,23 @@ fn fork_ranks(spec: &RunSpec) -> Result<()> {
     Ok(())
 }
 
-/// One rank, up to the end of its process.
+/// Runs one rank, and ends its process.
 fn rank_main(spec: &RunSpec, rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
     tch::set_num_threads(1);
     let store = Store::join(&Ipv4Addr::LOCALHOST.to_string(), port, listener, TIMEOUT)?;
     let gloo = Gloo::new(&store, rank, spec.world_size, "lo", TIMEOUT)?;
     collectives(spec, &gloo)?;
-    // The rank that hosts the store stays until everybody has left, as in every run.
+    // As in every run, the rank that hosts the store waits until all ranks have left.
     store.set(&format!("left/{rank}"), &[])?;
     if rank == 0 {
         let everybody: Vec<String> = (0..spec.world_size).map(|r| format!("left/{r}")).collect();
         store.wait_get(&everybody, TIMEOUT)?;
     }
-    // Here rather than after the destructors, which wait for libtorch's threads.
+    // The process ends before the destructors run, which would wait for libtorch's threads.
     exit_now(0)
 }
 
-/// The collectives of all steps, on buffers of the run's sizes and dtypes.
+/// Issues the collectives of all steps, on buffers with the sizes and dtypes of the run.
 fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
     let partitioning = Partitioning::new(spec, &Plan::new(spec));
     let zeros = |len: usize, kind: Kind| -> Result<Tensor> {
@@ -112,7 +112,7 @@ fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
     Ok(())
 }
 
-/// The run whose collectives these are.
+/// The specification of the run whose collectives are issued.
 fn spec(ranks: &str) -> Result<RunSpec> {
     let request = SpecRequest {
         world_size: Some(ranks.parse().context("RANKS is a number")?),
@@ -123,13 +123,13 @@ fn spec(ranks: &str) -> Result<RunSpec> {
     Ok(request.resolve()?)
 }
 
-/// Says on standard error what went wrong; returns the exit code of a failed rank.
+/// Prints an error on standard error, and returns the exit code of a failed rank.
 fn complain(err: &Error) -> i32 {
     eprintln!("floor: {err:#}");
     1
 }
 
-/// Leaves as ranks do: without libtorch's exit handlers.
+/// Ends the process without libtorch's exit handlers, as ranks do.
 fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { nix::libc::_exit(code) }

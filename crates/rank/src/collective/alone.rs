@@ -1,10 +1,10 @@
-//! A process group with this rank as its only member.
+//! A process group whose only member is this rank.
 
 use anyhow::Result;
 
 use super::{Collective, Collectives, Pending};
 
-/// The group of this rank alone: there is nothing to send, and nobody to wait for.
+/// The group of only this rank, which neither sends nor waits.
 pub struct Alone;
 
 impl Collectives for Alone {

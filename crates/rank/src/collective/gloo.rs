@@ -1,4 +1,4 @@
-//! Gloo, through c10d. Gloo handles only host memory: tensors on a device are staged there.
+//! Collectives over Gloo, through c10d. Gloo handles only host memory, so tensors on a GPU are copied to the host.
 
 use std::mem::ManuallyDrop;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use crate::shim::c10d::{self, Store};
 
 /// A Gloo process group.
 pub struct Gloo {
-    /// The group, never dropped: Gloo's destructor waits up to 10 ms for each connection's event
-    /// loop, and the process ends with its group anyway.
+    /// The group, which is never dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
+    /// group lives as long as the process anyway.
     group: ManuallyDrop<c10d::Gloo>,
-    /// True where tensors are copied to the host first, and the results back.
+    /// True if tensors are copied to the host first, and the results back to the GPU.
     stages: bool,
 }
 
-/// An operation that was started.
+/// A Gloo operation that was started.
 struct Started {
     work: c10d::Work,
-    /// Target and source of the copy of the result; none where the result is in place.
+    /// The target and the source for the copy of the result; `None` if the result is already in place.
     result: Option<(Tensor, Tensor)>,
 }
 
 impl Gloo {
-    /// Connects to all other ranks over a network interface. Tensors are on `device`.
+    /// Connects to all other ranks over a network interface. The tensors of the collectives are on `device`.
     pub fn new(
         store: &Store,
         rank: usize,
@@ -40,12 +40,12 @@ impl Gloo {
         Ok(Self { group, stages: device != Device::Cpu })
     }
 
-    /// The tensor on the host that Gloo is given for `tensor`.
+    /// A tensor on the host with the content of `tensor`, for Gloo.
     fn on_host(&self, tensor: &Tensor) -> Result<Tensor> {
         if !self.stages {
             return Ok(tensor.shallow_clone());
         }
-        // The copy waits for the computation of the tensor.
+        // The copy waits until the tensor is computed.
         Ok(tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?)
     }
 
@@ -96,7 +96,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The tensors that two ranks hold after each collective, with inputs (1, 2) and (10, 20).
+    /// The results on two ranks after each collective, with the inputs (1, 2) and (10, 20).
     fn outcomes(stages: bool) -> Vec<Vec<f32>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -125,7 +125,7 @@ mod tests {
         gloo.reduce_scatter_sum(&scattered, &own()).unwrap().wait().unwrap();
         gloo.all_gather(&gathered, &own()).unwrap().wait().unwrap();
         let mut results = vec![summed, scattered, gathered];
-        // The content on the other rank is unspecified.
+        // The content of `reduced` is unspecified on the other rank.
         results.extend((unit == 10.0).then_some(reduced));
         results.iter().map(|tensor| tensor.try_into().unwrap()).collect()
     }

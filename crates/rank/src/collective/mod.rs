@@ -1,9 +1,9 @@
-//! Collectives, issued only after the ranks have agreed on what they are about to issue.
+//! Collectives that are issued only after all ranks have agreed on the operation.
 //!
-//! Gloo aborts the process when sizes or dtypes differ between ranks, and silently adds up the
-//! wrong tensors when two operations of equal size are swapped; NCCL hangs, or does the same. So
-//! before each collective every rank announces (operation, dtype, elements, purpose) under the
-//! collective's sequence number in the TCPStore, and compares the announcements of all ranks.
+//! Gloo aborts the process when sizes or dtypes differ between ranks, and silently adds up the wrong tensors when two
+//! operations of equal size are swapped. NCCL hangs, or adds up the wrong tensors, too. So before each collective every
+//! rank announces (operation, dtype, elements, purpose) under the collective's sequence number in the TCPStore, and
+//! compares the announcements of all ranks.
 
 mod alone;
 mod gloo;
@@ -26,28 +26,28 @@ use crate::dtype::dtype_name;
 use crate::recorder::Recorder;
 use crate::shim::c10d::Store;
 
-/// An operation that all ranks of a group take part in, and its tensors.
+/// An operation of all ranks of a group, with this rank's tensors.
 #[derive(Clone, Copy)]
 pub enum Collective<'a> {
     /// Sums a tensor over all ranks, in place.
     AllReduce(&'a Tensor),
-    /// Sums a tensor over all ranks, in place on one of them; elsewhere its content is unspecified.
+    /// Sums a tensor over all ranks, in place on one rank; on the others the content becomes unspecified.
     Reduce {
-        /// This rank's addend.
+        /// This rank's summand.
         tensor: &'a Tensor,
-        /// The rank that the sum is for.
+        /// The rank that gets the sum.
         root: usize,
     },
-    /// Sums a tensor over all ranks, and cuts the sum into equal parts.
+    /// Sums a tensor over all ranks; each rank gets an equal part of the sum.
     ReduceScatter {
         /// This rank's part of the sum.
         output: &'a Tensor,
-        /// This rank's addend, `world_size` times as long.
+        /// This rank's summand, `world_size` times as long as `output`.
         input: &'a Tensor,
     },
     /// Concatenates the tensors of all ranks.
     AllGather {
-        /// The tensors of all ranks, `world_size` times as long as one of them.
+        /// The concatenated tensors of all ranks, `world_size` times as long as `input`.
         output: &'a Tensor,
         /// The tensor of this rank.
         input: &'a Tensor,
@@ -64,7 +64,7 @@ impl Collective<'_> {
         }
     }
 
-    /// The tensor that this rank puts in.
+    /// The tensor that this rank contributes.
     pub fn input(&self) -> &Tensor {
         match self {
             Self::AllReduce(tensor) | Self::Reduce { tensor, .. } => tensor,
@@ -73,36 +73,36 @@ impl Collective<'_> {
     }
 }
 
-/// Ranks that work together. Every rank starts the same collectives in the same order.
+/// A group of ranks. Every rank of the group must start the same collectives in the same order.
 pub trait Collectives {
-    /// Starts a collective; `purpose` says what its tensors hold.
+    /// Starts a collective; `purpose` names the content of the tensors, and must agree on all ranks.
     fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending>;
 
-    /// Runs a collective to its end.
+    /// Starts a collective and waits for its end.
     fn run(&self, collective: Collective<'_>, purpose: &str) -> Result<()> {
         self.start(collective, purpose)?.wait()
     }
 }
 
-/// The address at which the ranks meet.
+/// The address of the ranks' rendezvous.
 pub struct Rendezvous {
-    /// Host of the TCPStore.
+    /// The host name of the TCPStore.
     pub host: String,
-    /// Port of the TCPStore.
+    /// The port of the TCPStore.
     pub port: u16,
-    /// The listening socket, on the rank that hosts the store.
+    /// The listening socket of the store; `None` on ranks that do not host the store.
     pub listener: Option<OwnedFd>,
     /// The network interface over which Gloo reaches the other ranks.
     pub interface: String,
 }
 
-/// A backend, connected to all ranks. Operations are started in the same order on every rank.
+/// A backend (Gloo or NCCL) that is connected to all ranks. Every rank must start the same operations in the same
+/// order.
 trait Group {
     /// Starts to sum `tensor` over all ranks, in place.
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>>;
 
-    /// Starts to sum `tensor` over all ranks, in place on rank `root`; elsewhere its content is
-    /// unspecified.
+    /// Starts to sum `tensor` over all ranks, in place on rank `root`; on the others the content becomes unspecified.
     fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>>;
 
     /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
@@ -112,13 +112,13 @@ trait Group {
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>>;
 }
 
-/// An operation of a backend that was started, with the tensors that it uses.
+/// A running operation of a backend, which keeps its tensors alive.
 trait Work {
-    /// Waits until all later work of this rank, on its device, sees the result.
+    /// Returns when all later work of this rank on its device sees the result.
     fn wait(self: Box<Self>) -> Result<()>;
 }
 
-/// The process group of one rank.
+/// One rank's connection to all ranks: the backend, and the TCPStore for the agreement on collectives.
 pub struct Communicator {
     rank: usize,
     world_size: usize,
@@ -129,26 +129,26 @@ pub struct Communicator {
     recorder: Rc<Recorder>,
 }
 
-/// A collective that was started.
-#[must_use = "a collective that nobody waits for may still write"]
+/// A collective that was started and may still run.
+#[must_use = "a collective may still write until it is waited for"]
 pub struct Pending {
     op: CollectiveOp,
     work: Box<dyn Work>,
 }
 
 impl Pending {
-    /// A collective that is complete.
+    /// A collective that is already complete.
     pub fn over(collective: Collective<'_>) -> Self {
         Self { op: collective.op(), work: Box::new(Over) }
     }
 
-    /// Waits for the collective: all later computation of this rank sees the result.
+    /// Waits for the collective: afterwards all computation of this rank sees the result.
     pub fn wait(self) -> Result<()> {
         self.work.wait().with_context(|| format!("{} failed", self.op))
     }
 }
 
-/// The work of a collective that is complete.
+/// The work of a collective that is already complete.
 struct Over;
 
 impl Work for Over {
@@ -174,8 +174,8 @@ impl Collectives for Communicator {
 }
 
 impl Communicator {
-    /// Joins the other ranks of `spec`; tensors are on `device`. A rank that never comes shows as an
-    /// error after `timeout`.
+    /// Connects to the other ranks of the run. The tensors are on `device`. If a rank does not connect within
+    /// `timeout`, the result is an error.
     pub fn join(
         rendezvous: Rendezvous,
         spec: &RunSpec,
@@ -200,7 +200,7 @@ impl Communicator {
         Ok(Self { rank, world_size, timeout, store, group, next: Cell::new(0), recorder })
     }
 
-    /// Leaves the group: the rank that hosts the store stays until everybody else has left.
+    /// Leaves the group. Rank 0, which hosts the store, waits until all other ranks have left.
     pub fn leave(&self) -> Result<()> {
         self.store.set(&format!("left/{}", self.rank), &[])?;
         if self.rank == 0 {
@@ -231,20 +231,20 @@ impl Communicator {
             .into_iter()
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .collect();
-        // All ranks have announced this collective, so none still reads the one before the last.
+        // All ranks have announced this collective, so no rank still reads the announcement before the last one.
         if let Some(old) = sequence.checked_sub(2) {
             self.store.delete(&key(old, self.rank))?;
         }
         if announced.iter().any(|other| *other != own) {
             self.recorder.emit(Event::CollectiveMismatch { sequence, announced })?;
-            // Rank 0 keeps the store up until every rank has seen the mismatch.
+            // Rank 0 keeps the store alive until every rank has seen the mismatch.
             self.leave()?;
             bail!("the ranks do not agree on collective {sequence}; this rank is at {own}");
         }
         Ok(())
     }
 
-    /// The ranks that did not come to a collective, in words.
+    /// The error message that names the ranks which never reached a collective.
     fn absent(&self, sequence: u64, keys: &[String]) -> String {
         let came: Result<Vec<bool>> = keys.iter().map(|key| self.store.has(key)).collect();
         let Ok(came) = came else {

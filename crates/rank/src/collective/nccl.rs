@@ -1,4 +1,4 @@
-//! NCCL, on a stream beside the one that computes.
+//! Collectives over NCCL, on a CUDA stream of their own.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
@@ -14,26 +14,26 @@ use super::{Group, Work};
 use crate::cuda::{Mark, SideStream};
 use crate::shim::c10d::Store;
 
-/// Key of the unique id in the TCPStore.
+/// The key of NCCL's unique id in the TCPStore.
 const UNIQUE_ID: &str = "nccl/unique-id";
 
-/// An NCCL communicator, which lives as long as its process.
+/// An NCCL communicator, which is never destroyed before the process ends.
 pub struct Nccl {
     communicator: sys::ncclComm_t,
     stream: SideStream,
 }
 
-/// An operation that was put into the stream.
+/// An NCCL operation that was put into the stream.
 struct Enqueued {
     end: Mark,
     is_awaited: Cell<bool>,
-    /// Tensors of the operation. libtorch may reuse their memory as soon as they are dropped, which
-    /// must not happen before the computation waits for the operation.
+    /// The tensors of the operation. libtorch may reuse the memory of a dropped tensor, so they must be kept until the
+    /// compute stream waits for the operation.
     _tensors: Vec<Tensor>,
 }
 
 impl Nccl {
-    /// Connects to all other ranks, each on a GPU of its own.
+    /// Connects to all other ranks. Each rank must have a GPU of its own.
     pub fn new(
         store: &Store,
         rank: usize,
@@ -41,7 +41,7 @@ impl Nccl {
         timeout: Duration,
         device: Device,
     ) -> Result<Self> {
-        // SAFETY: only looks for the library.
+        // SAFETY: the function only looks for the library.
         let is_there = unsafe { sys::is_culib_present() };
         ensure!(is_there, "no library libnccl.so on the library path; use --backend gloo");
         // NCCL uses the device of the thread's current context, which this call sets.
@@ -49,7 +49,7 @@ impl Nccl {
         let id = exchange_id(store, rank, timeout)?;
         let (ranks, rank) = (i32::try_from(world_size)?, i32::try_from(rank)?);
         let mut communicator = MaybeUninit::uninit();
-        // SAFETY: there is room for the communicator, which is read only if it was made.
+        // SAFETY: the pointer is valid, and the communicator is read only if the call has initialised it.
         let communicator = unsafe {
             checked(result::comm_init_rank(communicator.as_mut_ptr(), ranks, id, rank))
                 .context("cannot connect the NCCL communicator")?;
@@ -58,7 +58,7 @@ impl Nccl {
         Ok(Self { communicator, stream })
     }
 
-    /// Puts an operation on `tensors` into the stream, after all that was computed so far.
+    /// Puts an operation on `tensors` into the stream, after all computation so far.
     fn enqueue(
         &self,
         tensors: &[&Tensor],
@@ -84,7 +84,7 @@ impl Group for Nccl {
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>> {
         let (data, len, dtype) = (tensor.data_ptr(), tensor.numel(), dtype_of(tensor.kind())?);
         let sum = sys::ncclRedOp_t::ncclSum;
-        // SAFETY: `data` are `len` elements on the GPU, kept until the operation is over.
+        // SAFETY: `data` points to `len` elements on the GPU, which are kept until the operation is over.
         self.enqueue(&[tensor], |communicator, stream| unsafe {
             result::all_reduce(data, data, len, dtype, sum, communicator, stream)
         })
@@ -93,7 +93,7 @@ impl Group for Nccl {
     fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>> {
         let (data, len, dtype) = (tensor.data_ptr(), tensor.numel(), dtype_of(tensor.kind())?);
         let (sum, root) = (sys::ncclRedOp_t::ncclSum, i32::try_from(root)?);
-        // SAFETY: as above.
+        // SAFETY: `data` points to `len` elements on the GPU, which are kept until the operation is over.
         self.enqueue(&[tensor], |communicator, stream| unsafe {
             result::reduce(data, data, len, dtype, sum, root, communicator, stream)
         })
@@ -103,7 +103,8 @@ impl Group for Nccl {
         let (to, from) = (output.data_ptr(), input.data_ptr());
         let (len, dtype) = (output.numel(), dtype_of(output.kind())?);
         let sum = sys::ncclRedOp_t::ncclSum;
-        // SAFETY: as above; `from` are `len` elements for each rank.
+        // SAFETY: the tensors are on the GPU and kept until the operation is over; `from` has `len` elements for each
+        // rank.
         self.enqueue(&[output, input], |communicator, stream| unsafe {
             result::reduce_scatter(from, to, len, dtype, sum, communicator, stream)
         })
@@ -112,7 +113,8 @@ impl Group for Nccl {
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
         let (to, from) = (output.data_ptr(), input.data_ptr());
         let (len, dtype) = (input.numel(), dtype_of(input.kind())?);
-        // SAFETY: as above; `to` has room for `len` elements of each rank.
+        // SAFETY: the tensors are on the GPU and kept until the operation is over; `to` has room for `len` elements
+        // from each rank.
         self.enqueue(&[output, input], |communicator, stream| unsafe {
             result::all_gather(from, to, len, dtype, communicator, stream)
         })
@@ -120,24 +122,25 @@ impl Group for Nccl {
 }
 
 impl Work for Enqueued {
-    /// Makes the computation wait, but not this thread: whatever it enqueues next sees the result.
+    /// Makes the compute stream wait for the operation, but not this thread: later work in that stream sees the result.
     fn wait(self: Box<Self>) -> Result<()> {
         self.is_awaited.set(true);
         self.end.block_compute()
     }
 }
 
-/// Memory of an operation that is dropped must not be reused before the operation has ended.
+/// Dropping an operation makes the compute stream wait, so that the memory is not reused before the operation has
+/// ended.
 impl Drop for Enqueued {
     fn drop(&mut self) {
         if !self.is_awaited.get() {
-            // Without a context there is no memory to protect either.
+            // An error means that the CUDA context is gone, and with it the memory.
             let _ = self.end.block_compute();
         }
     }
 }
 
-/// Id of the communicator, which rank 0 makes and the others read from the store.
+/// The unique id of the communicator, which rank 0 creates and the other ranks read from the store.
 fn exchange_id(store: &Store, rank: usize, timeout: Duration) -> Result<sys::ncclUniqueId> {
     if rank == 0 {
         let id =
@@ -150,12 +153,12 @@ fn exchange_id(store: &Store, rank: usize, timeout: Duration) -> Result<sys::ncc
         .context("rank 0 could not make an NCCL communicator")?;
     let Some(bytes) = values.first().and_then(|bytes| <[u8; 128]>::try_from(&bytes[..]).ok())
     else {
-        bail!("the unique id of the NCCL communicator has another size than this NCCL's");
+        bail!("the NCCL unique id of rank 0 has another size than this rank's NCCL expects");
     };
     Ok(sys::ncclUniqueId { internal: bytes.map(u8::cast_signed) })
 }
 
-/// NCCL's name of an element type that the engine sends.
+/// NCCL's type for an element type that the engine sends.
 fn dtype_of(kind: Kind) -> Result<sys::ncclDataType_t> {
     Ok(match kind {
         Kind::BFloat16 => sys::ncclDataType_t::ncclBfloat16,
@@ -171,14 +174,14 @@ fn checked(outcome: Result<NcclStatus, NcclError>) -> Result<()> {
     outcome.map(drop).map_err(explained)
 }
 
-/// Error with NCCL's own message.
+/// An error with NCCL's own message.
 fn explained(NcclError(code): NcclError) -> anyhow::Error {
     let text = |words: *const c_char| {
-        // SAFETY: null, or static text of the library that failed.
+        // SAFETY: the pointer is null, or points to static text of the library.
         let words = (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) });
         words.map(|words| words.to_string_lossy().into_owned()).unwrap_or_default()
     };
-    // SAFETY: the library is loaded, as one of its functions has failed.
+    // SAFETY: the library is loaded, because one of its functions has just failed.
     let (code, last) =
         unsafe { (sys::ncclGetErrorString(code), sys::ncclGetLastError(std::ptr::null_mut())) };
     anyhow!("NCCL: {} {}", text(code), text(last))
@@ -206,7 +209,7 @@ mod tests {
                     let host = Ipv4Addr::LOCALHOST.to_string();
                     let store = Store::join(&host, port, listener, timeout).unwrap();
                     let id = exchange_id(&store, rank, timeout).unwrap();
-                    // Rank 0 hosts the store for the others.
+                    // Rank 0 hosts the store, so it must wait for the others.
                     store.set(&format!("left/{rank}"), &[]).unwrap();
                     let everybody: Vec<String> = (0..3).map(|it| format!("left/{it}")).collect();
                     store.wait_get(&everybody, timeout).unwrap();

@@ -1,4 +1,4 @@
-//! A copy from a GPU to the host, beside the computation.
+//! A copy from a GPU to the host that runs in parallel to the computation.
 
 use anyhow::{Result, ensure};
 use cudarc::driver::sys;
@@ -6,7 +6,7 @@ use tch::{Device, Tensor};
 
 use super::stream::{Mark, SideStream};
 
-/// A copy in progress, with both of its tensors.
+/// A copy in progress, which keeps its two tensors alive.
 #[must_use = "the host's tensor is not written until this was waited for"]
 pub struct HostCopy {
     end: Mark,
@@ -15,12 +15,12 @@ pub struct HostCopy {
 }
 
 impl HostCopy {
-    /// Starts to copy `source`, on the GPU, to `target`, in pinned host memory, once all work
-    /// enqueued so far is complete. Both are contiguous and have the same dtype and length.
+    /// Starts to copy `source` on the GPU to `target` in pinned host memory, after all work that is enqueued so far.
+    /// The tensors must be contiguous and have the same dtype and length.
     pub fn start(stream: &SideStream, source: Tensor, target: &Tensor) -> Result<Self> {
         ensure!(
             source.device().is_cuda() && target.device() == Device::Cpu,
-            "a copy from {:?} to {:?} is not one from a GPU to the host",
+            "cannot copy from {:?} to {:?}: only copies from a GPU to the host are supported",
             source.device(),
             target.device(),
         );
@@ -31,7 +31,7 @@ impl HostCopy {
         );
         let bytes = source.numel() * source.kind().elt_size_in_bytes();
         stream.follow_compute()?;
-        // SAFETY: both are `bytes` long, contiguous, and kept until the copy is over.
+        // SAFETY: both tensors are contiguous, `bytes` long, and kept until the copy is over.
         unsafe {
             sys::cuMemcpyDtoHAsync_v2(
                 target.data_ptr(),
@@ -45,7 +45,7 @@ impl HostCopy {
         Ok(Self { end, _source: source, _target: target.shallow_clone() })
     }
 
-    /// Waits until the host's tensor holds the copy.
+    /// Waits until the copy is complete.
     pub fn wait(self) -> Result<()> {
         self.end.wait()
     }

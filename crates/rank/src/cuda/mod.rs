@@ -1,9 +1,8 @@
-//! CUDA: a libtorch that has it, the GPUs that the driver shows, and streams.
+//! CUDA support: loads a libtorch with CUDA, lists the GPUs, and provides streams and copies.
 //!
-//! This program is linked with the CPU part of libtorch alone, and starts where there is no CUDA. A
-//! run on CUDA devices is started with the directory of a libtorch that has CUDA first on its library
-//! path (`native` of the crate `zprobe-lab`); [`load`] then adds `libtorch_cuda.so`, and from there on libtorch has
-//! CUDA devices. Nothing of this is touched in a run on the CPU.
+//! This program is linked with only the CPU part of libtorch, so that it starts without CUDA. A run on CUDA devices is
+//! started with the directory of a libtorch that has CUDA first on its library path (`native` of the crate `zprobe-lab`). [`load`] then
+//! adds `libtorch_cuda.so`, and from then on libtorch has CUDA devices. A run on the CPU uses nothing of this module.
 
 mod host_copy;
 mod library;
@@ -19,34 +18,34 @@ use self::library::Library;
 pub use self::stream::{Mark, SideStream};
 use crate::shim;
 
-/// The library of libtorch that has CUDA.
+/// The file name of libtorch's CUDA part.
 const LIBTORCH_CUDA: &str = "libtorch_cuda.so";
 
-/// The library of libtorch that this program is linked with.
+/// The file name of libtorch's CPU part, which this program is linked with.
 const LIBTORCH_CPU: &str = "libtorch_cpu.so";
 
-/// File name of NCCL, the only one in NVIDIA's wheel.
+/// The file name of NCCL, the only name in NVIDIA's wheel.
 const NCCL: &str = "libnccl.so.2";
 
-/// Loads libtorch's CUDA part. Calls nothing of CUDA, so that this process may still fork: a forked
-/// child cannot use CUDA if its parent did.
+/// Loads libtorch's CUDA part without a call to CUDA, so that this process can still fork: a forked child cannot use
+/// CUDA if its parent did.
 pub fn load() -> Result<()> {
     Library::open(LIBTORCH_CUDA).map(drop).context("this libtorch has no CUDA")
 }
 
-/// The device of a rank: GPUs are assigned to ranks in turn.
+/// The device of the rank with this local rank: GPUs are assigned to ranks in turn.
 pub fn device_of(spec: &RunSpec, rank: usize) -> Result<Device> {
     match spec.device {
         spec::Device::Cpu => Ok(Device::Cpu),
         spec::Device::Cuda => {
             let gpus = usize::try_from(tch::Cuda::device_count())?;
-            ensure!(gpus > 0, "libtorch finds no GPU; look at `nvidia-smi`");
+            ensure!(gpus > 0, "libtorch finds no GPU; check `nvidia-smi`");
             Ok(Device::Cuda(rank % gpus))
         }
     }
 }
 
-/// A device's name as torch has it.
+/// The name of a device in torch's notation, for example `cuda:0`.
 pub fn name(device: Device) -> String {
     match device {
         Device::Cuda(index) => format!("cuda:{index}"),
@@ -54,7 +53,7 @@ pub fn name(device: Device) -> String {
     }
 }
 
-/// The GPUs that can be used, or the reasons why they cannot. This process cannot fork afterwards.
+/// The usable GPUs, or the reasons why they cannot be used. Afterwards this process cannot fork.
 pub fn describe() -> Gpus {
     let words = |error: anyhow::Error| format!("{error:#}");
     let names = names();
@@ -67,9 +66,9 @@ pub fn describe() -> Gpus {
     }
 }
 
-/// Names of the GPUs that the driver shows.
+/// The names of the GPUs that the driver lists.
 fn names() -> Result<Vec<String>> {
-    // SAFETY: only looks for the library.
+    // SAFETY: the function only looks for the library.
     ensure!(unsafe { sys::is_culib_present() }, "no NVIDIA driver: libcuda.so.1 is not there");
     let refused = |what| move |error| anyhow!("NVIDIA's driver does not {what}: {error}");
     result::init().map_err(refused("start"))?;
@@ -80,17 +79,17 @@ fn names() -> Result<Vec<String>> {
         .map_err(refused("name its GPUs"))
 }
 
-/// Release and directory of the libtorch that is loaded, if it has CUDA and can use all `gpus`.
+/// The release and the directory of the loaded libtorch; an error if it has no CUDA or cannot use all `gpus`.
 fn libtorch(gpus: usize) -> Result<String> {
     let directory = Library::open(LIBTORCH_CPU)?.directory()?;
-    // CUDA is loaded first: libtorch remembers the answer to the first question about CUDA.
+    // The CUDA part is loaded first, because libtorch caches the result of the first query for CUDA.
     let loaded = load();
     let found = shim::loaded_release();
     let name = format!("libtorch {found} in {}", directory.display());
     let built = shim::torch_version();
     ensure!(
         minor(&found) == minor(&built),
-        "zprobe-rank is built for libtorch {built}, and this is {name}"
+        "zprobe-rank is built for libtorch {built}, but this is {name}"
     );
     loaded.with_context(|| name.clone())?;
     let usable = usize::try_from(tch::Cuda::device_count())?;
@@ -101,12 +100,12 @@ fn libtorch(gpus: usize) -> Result<String> {
     Ok(name)
 }
 
-/// `2.11` of `2.11.0`: patch releases keep the interface.
+/// The minor release, `2.11` of `2.11.0`: patch releases have the same interface.
 fn minor(release: &str) -> &str {
     release.rsplit_once('.').map_or(release, |(minor, _)| minor)
 }
 
-/// The NCCL library that libtorch has loaded, or that the loader finds otherwise.
+/// The path of the NCCL library that libtorch has loaded, or else the one that the loader finds.
 fn nccl() -> Result<String> {
     let directory = Library::open(NCCL).context("no NCCL library")?.directory()?.canonicalize()?;
     Ok(directory.join(NCCL).display().to_string())

@@ -1,6 +1,6 @@
-//! A separate flat accumulator, reduced as a whole at the boundary.
+//! A gradient flow with a separate flat accumulator, which is reduced as a whole at the boundary.
 //!
-//! Follows `BF16_Optimizer` in `runtime/bf16_optimizer.py`: after each backward
+//! The module follows DeepSpeed's `BF16_Optimizer` in `runtime/bf16_optimizer.py`: after each backward
 //! `update_hp_grads` adds every `param.grad` to `fp32_groups_gradients_flat`, and at the boundary
 //! `DeepSpeedEngine.allreduce_gradients` sums that buffer over the ranks and multiplies it by `1/W`.
 
@@ -17,24 +17,24 @@ use crate::collective::Collective;
 use crate::dtype::kind_of;
 use crate::shim::autograd::clear_grad;
 
-/// The accumulator of one rank.
+/// The gradient accumulator of one rank.
 pub struct Accumulator {
     context: Rc<Context>,
     params: Vec<Tensor>,
-    /// All gradients in flat order, padded, in the accumulation dtype.
+    /// The accumulated gradients in flat order with padding, in the accumulation dtype.
     gradients: Tensor,
     current: Microbatch,
 }
 
 impl Accumulator {
-    /// An empty accumulator.
+    /// Creates an accumulator of zeros.
     pub fn new(context: Rc<Context>, params: &[Tensor]) -> Result<Self> {
         let gradients = context.gradient_buffer(context.partitioning.numel())?;
         let params = params.iter().map(Tensor::shallow_clone).collect();
         Ok(Self { context, params, gradients, current: Microbatch::NONE })
     }
 
-    /// All gradients, in flat order.
+    /// The accumulated gradients in flat order.
     pub fn gradients(&self) -> &Tensor {
         &self.gradients
     }

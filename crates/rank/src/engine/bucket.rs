@@ -1,22 +1,21 @@
-//! The IPG bucket: gradients, stored one after the other, that wait for one reduction.
+//! The IPG bucket, which collects gradients one after the other for a common reduction.
 //!
-//! DeepSpeed's `ipg_buffer` and `params_in_ipg_bucket` (`runtime/zero/stage_1_and_2.py`).
+//! The module follows DeepSpeed's `ipg_buffer` and `params_in_ipg_bucket` (`runtime/zero/stage_1_and_2.py`).
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
 
 use super::flat::narrow;
 
-/// A bucket of one rank.
+/// The gradient bucket of one rank.
 pub struct Bucket {
     capacity: usize,
-    /// Elements that fit, at most the number that the model has.
+    /// The number of elements that fit, at most that of the model.
     room: usize,
     kind: Kind,
     device: Device,
-    /// Buffers that gradients are copied to as they are produced: one, or two that take turns, so
-    /// that one is reduced while the other is filled. Empty where gradients stay in place until the
-    /// flush (`contiguous_gradients: false`).
+    /// The buffers for copies of the gradients: one, or two that alternate (one is reduced while the other is filled).
+    /// Empty if gradients stay in place until the flush (`contiguous_gradients: false`).
     buffers: Vec<Tensor>,
     active: usize,
     pieces: Vec<Tensor>,
@@ -24,17 +23,17 @@ pub struct Bucket {
     elements: usize,
 }
 
-/// The former content of a bucket.
+/// The content of a bucket that was emptied.
 pub struct Contents {
-    /// The gradients one after the other.
+    /// The gradients one after the other, in the communication dtype.
     pub wire: Tensor,
-    /// The parameters, in the same order.
+    /// The indices of the parameters, in the same order.
     pub params: Vec<usize>,
 }
 
 impl Bucket {
-    /// An empty bucket of `capacity` elements that takes gradients up to `room` elements, of this kind and on
-    /// this device; no more than `most` are ever needed.
+    /// An empty bucket of this kind and on this device. `capacity` is its nominal number of elements, `room` the number
+    /// that it accepts, and `most` the number of all elements in the model.
     pub fn new(
         (capacity, room): (usize, usize),
         most: usize,
@@ -50,7 +49,7 @@ impl Bucket {
         Ok(Self { capacity, room, kind, device, buffers, active: 0, pieces, params, elements: 0 })
     }
 
-    /// Capacity in elements.
+    /// The nominal capacity in elements.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -60,12 +59,12 @@ impl Bucket {
         self.params.is_empty()
     }
 
-    /// True if a gradient fits beside the others.
+    /// True if a gradient of `numel` elements still fits.
     pub fn fits(&self, numel: usize) -> bool {
         self.elements + numel <= self.room
     }
 
-    /// Puts a parameter's flat gradient in.
+    /// Adds a parameter's flat gradient to the bucket.
     pub fn put(&mut self, param: usize, gradient: &Tensor) -> Result<()> {
         let numel = gradient.numel();
         if let Some(buffer) = self.buffers.get(self.active) {
@@ -80,17 +79,17 @@ impl Bucket {
         Ok(())
     }
 
-    /// The gradient that was put in last.
+    /// The gradient that was added last.
     pub fn last(&self) -> Option<&Tensor> {
         self.pieces.last()
     }
 
-    /// A gradient that goes by itself, past the bucket.
+    /// A copy of a gradient in the bucket's dtype, outside of the bucket's buffers.
     pub fn alone(&self, gradient: &Tensor) -> Tensor {
         gradient.to_kind(self.kind).copy()
     }
 
-    /// Empties the bucket. With two buffers, the next gradients go into the other one.
+    /// Empties the bucket and returns its content. With two buffers, the next gradients go into the other buffer.
     pub fn take(&mut self) -> Result<Contents> {
         let pieces = std::mem::take(&mut self.pieces);
         let wire = match self.buffers.get(self.active) {

@@ -1,6 +1,7 @@
-//! The global norm of the gradient, and clipping by it.
+//! The global gradient norm, and gradient clipping.
 //!
-//! DeepSpeed's `scaled_global_norm` and `unscale_and_clip_grads` (`runtime/zero/stage_1_and_2.py`).
+//! The module follows DeepSpeed's `scaled_global_norm` and `unscale_and_clip_grads`
+//! (`runtime/zero/stage_1_and_2.py`).
 
 use anyhow::Result;
 use tch::{Kind, Tensor};
@@ -8,19 +9,19 @@ use tch::{Kind, Tensor};
 use super::context::Context;
 use crate::collective::Collective;
 
-/// Constant added to the norm before the comparison with the limit, as in DeepSpeed.
+/// The constant that is added to the norm before the comparison with the limit, as in DeepSpeed.
 const EPSILON: f64 = 1e-6;
 
-/// Number of elements that are copied to fp64 at a time, few enough for a cache.
+/// The number of elements that are copied to fp64 at a time, few enough for the CPU cache.
 const CHUNK: i64 = 1 << 16;
 
-/// A way to keep a gradient within a norm.
+/// An algorithm for gradient clipping.
 pub trait Clip {
-    /// Shortens a gradient whose norm over all ranks is `norm`, if that is too long.
+    /// Scales down a gradient whose norm over all ranks, `norm`, is too large.
     fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()>;
 }
 
-/// Limit of the norm to which gradients are clipped; 0 is no limit.
+/// Clips gradients to this norm; 0 means no clipping.
 pub struct Limit(pub f64);
 
 impl Clip for Limit {
@@ -33,19 +34,19 @@ impl Clip for Limit {
     }
 }
 
-/// L2 norm over all ranks' partitions, in fp64.
+/// The L2 norm of the gradient over the partitions of all ranks, in fp64.
 pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
     let mut square = Tensor::f_zeros([1], (Kind::Double, partition.device()))?;
     for chunk in partition.f_split(CHUNK, 0)? {
         square += chunk.to_kind(Kind::Double).square().sum(Kind::Double);
     }
-    // The sum for an offloaded gradient is on the host.
+    // The sum of an offloaded gradient is on the host, but collectives need it on the rank's device.
     let square = square.to_device(context.device);
     context.groups.norm.run(Collective::AllReduce(&square), "squared gradient norm")?;
     Ok(square.double_value(&[0]).sqrt())
 }
 
-/// The factor by which a gradient's norm comes down to `limit`; 0 is no limit.
+/// The factor that reduces a gradient's norm to `limit`, or 1 if the norm is smaller; a limit of 0 means no clipping.
 fn clipping(norm: f64, limit: f64) -> f64 {
     if limit <= 0.0 {
         return 1.0;

@@ -1,4 +1,4 @@
-//! The context that all parts of the engine share: the run and this rank's connections.
+//! The context that all parts of the engine share: the run, the process groups and the recorder of this rank.
 
 use std::rc::Rc;
 
@@ -13,52 +13,52 @@ use super::settings::Settings;
 use crate::dtype::kind_of;
 use crate::recorder::{At, Pieces, Recorder};
 
-/// The run, and this rank's connections.
+/// The run, and this rank's process groups and recorder.
 pub struct Context {
     /// The specification of the run.
     pub spec: RunSpec,
-    /// The parameters, and the gradients that should reach them.
+    /// The plan: the parameters, and the gradients that they should get.
     pub plan: Plan,
-    /// The owners of parameters and gradients.
+    /// The partitioning of parameters and gradients among the ranks.
     pub partitioning: Partitioning,
     /// The numbers and dtypes that this rank computes with.
     pub settings: Settings,
     /// The device that this rank computes on.
     pub device: Device,
-    /// The process groups.
+    /// The process groups for the engine's collectives.
     pub groups: Groups,
-    /// The trace.
+    /// The recorder of this rank's events.
     pub recorder: Rc<Recorder>,
 }
 
-/// A backward's place in the run.
+/// The place of a backward pass in the run.
 #[derive(Clone, Copy)]
 pub struct Microbatch {
-    /// Optimizer step.
+    /// The optimizer step, from 0.
     pub step: usize,
-    /// Number of the microbatch within the step.
+    /// The index of the microbatch within the step.
     pub index: usize,
-    /// True if no other backward of this microbatch follows.
+    /// True in the last backward pass of the microbatch.
     pub complete: bool,
-    /// True in the step's last backward: the gradient accumulation boundary.
+    /// True in the last backward pass of the step, which is the gradient accumulation boundary.
     pub boundary: bool,
-    /// The loss scale, which the gradients carry.
+    /// The loss scale, which is a factor of the gradients.
     pub scale: f64,
 }
 
 impl Microbatch {
-    /// The place before the first backward.
+    /// The place before the first backward pass.
     pub const NONE: Self = Self { step: 0, index: 0, complete: false, boundary: false, scale: 1.0 };
 }
 
 impl Context {
-    /// Emits the beginning of a phase.
+    /// Emits an event for the beginning of a phase.
     pub fn phase(&self, microbatch: Microbatch, phase: Phase) -> Result<()> {
         let Microbatch { step, index, .. } = microbatch;
         self.recorder.emit(Event::PhaseEntered { step, microbatch: index, phase })
     }
 
-    /// Records gradients of a microbatch, without the loss scale.
+    /// Records gradients of a microbatch, divided by the loss scale.
     pub fn record(
         &self,
         microbatch: Microbatch,
@@ -70,17 +70,17 @@ impl Context {
         self.recorder.buffer(at, &gradients.unscaled(scale))
     }
 
-    /// Zeros on this rank's device.
+    /// A flat tensor of zeros on this rank's device.
     pub fn zeros(&self, numel: usize, kind: Kind) -> Result<Tensor> {
         Ok(Tensor::f_zeros([i64::try_from(numel)?], (kind, self.device))?)
     }
 
-    /// Zeros in which gradients are added up.
+    /// A flat tensor of zeros in the accumulation dtype, to accumulate gradients.
     pub fn gradient_buffer(&self, numel: usize) -> Result<Tensor> {
         self.zeros(numel, kind_of(self.settings.accumulation_dtype))
     }
 
-    /// Flat pieces, one for each parameter, in the model's order.
+    /// A buffer with one flat piece per parameter, in the model's order.
     pub fn in_model_order(
         &self,
         kind: Kind,

@@ -1,4 +1,4 @@
-//! Views of flat buffers.
+//! Views and copies of parts of flat buffers.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use tch::Tensor;
 
 use super::partitioning::Partitioning;
 
-/// Part of a flat buffer, as a view.
+/// A view of a range of a flat buffer.
 pub fn narrow(flat: &Tensor, range: Range<usize>) -> Result<Tensor> {
     Ok(flat.f_narrow(0, i64::try_from(range.start)?, i64::try_from(range.len())?)?)
 }
 
-/// A rank's partition of a flat buffer, as a copy.
+/// A copy of a rank's partition of a flat buffer.
 pub fn partition_of(partitioning: &Partitioning, flat: &Tensor, rank: usize) -> Result<Tensor> {
     let runs = partitioning.runs(rank, 0..partitioning.partition_numel());
     let pieces = runs.map(|run| narrow(flat, run.flat)).collect::<Result<Vec<_>>>()?;

@@ -1,34 +1,33 @@
-//! The way of gradients from backward to the optimizer, and where they wait.
+//! The trait for the flow of gradients from the backward pass to the optimizer, and their storage in between.
 
 use anyhow::Result;
 use tch::Tensor;
 
 use super::context::Microbatch;
 
-/// A way of gradients from backward to the optimizer.
+/// The flow of gradients from the backward pass to the optimizer.
 pub trait GradientFlow {
-    /// Name of this type, and of the class in DeepSpeed that it follows.
+    /// The name of this type, and of DeepSpeed's corresponding class.
     fn class(&self) -> &'static str;
 
-    /// Begins a backward. Its loss is divided by the accumulation steps and multiplied by
-    /// the loss scale.
+    /// Begins a backward pass. The loss is already divided by the accumulation steps and multiplied by the loss scale.
     fn begin(&mut self, microbatch: Microbatch) -> Result<()>;
 
-    /// Takes a parameter's gradient of that backward, which is complete in `param.grad`.
+    /// Takes a parameter's gradient of this backward pass from `param.grad`, where it is complete.
     fn arrived(&mut self, param: usize) -> Result<()>;
 
-    /// Ends the backward, and records the gradients that this rank has accumulated.
+    /// Ends the backward pass, and records the gradients that this rank has accumulated.
     fn end(&mut self) -> Result<()>;
 
-    /// True if gradients are reduced in this backward, and do not wait for a later one.
+    /// True if this backward pass reduces gradients, and does not leave them to a later pass.
     fn reduces(&self) -> bool;
 
-    /// Reduces the gradients that were not reduced yet over the ranks.
+    /// Reduces over the ranks the gradients that are not reduced yet.
     fn reduce(&mut self) -> Result<()>;
 
-    /// This rank's partition of the reduced gradient, fp32, for the inner optimizer.
+    /// This rank's partition of the reduced gradient in fp32, for the inner optimizer.
     fn partition_gradient(&mut self) -> Result<Tensor>;
 
-    /// Forgets the step's gradients.
+    /// Sets the gradients of the step to zero.
     fn zero_grad(&mut self) -> Result<()>;
 }

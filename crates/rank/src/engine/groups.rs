@@ -5,22 +5,22 @@ use std::rc::Rc;
 use super::partitioning::Partitioning;
 use crate::collective::{Alone, Collectives};
 
-/// Process groups of the engine, most of which consist of all ranks.
+/// The process groups of the engine. Most of them consist of all ranks.
 pub struct Groups {
-    /// The ranks that gradients are reduced over.
+    /// The group that reduces gradients.
     pub gradients: Rc<dyn Collectives>,
-    /// The ranks that agree whether a gradient overflowed.
+    /// The group that agrees whether a gradient overflowed.
     pub overflow: Rc<dyn Collectives>,
-    /// The ranks whose partitions make up the whole gradient, for the global norm.
+    /// The group that adds up the global norm: its ranks' partitions make up the whole gradient.
     pub norm: Rc<dyn Collectives>,
-    /// The ranks that parameters are gathered from.
+    /// The group that gathers parameters.
     pub parameters: Rc<dyn Collectives>,
-    /// The ranks that exchange digests of what they recorded.
+    /// The group that exchanges the digests of recorded buffers.
     pub digests: Rc<dyn Collectives>,
 }
 
 impl Groups {
-    /// The groups of a run whose ranks are `all`.
+    /// The groups of a run; `all` is the group of all ranks.
     pub fn new(all: Rc<dyn Collectives>, partitioning: &Partitioning) -> Self {
         Self {
             gradients: Rc::clone(&all),

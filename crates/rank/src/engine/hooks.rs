@@ -1,4 +1,4 @@
-//! Gradient hooks, which autograd calls as soon as it has delivered a gradient.
+//! Gradient hooks, which autograd calls as soon as a parameter's gradient is complete.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -10,52 +10,52 @@ use tch::Tensor;
 use super::flow::GradientFlow;
 use crate::shim::autograd::{HookKind, register_hook};
 
-/// A gradient flow that is shared with hooks, which use it in the middle of a backward.
+/// A gradient flow that the engine shares with the hooks, which use it during a backward pass.
 pub type SharedFlow = Rc<RefCell<Box<dyn GradientFlow>>>;
 
 /// A hook to register on a parameter.
 #[derive(Clone, Copy)]
 pub struct Hook {
-    /// The way of attaching the hook.
+    /// The kind of the hook, which decides how it is attached.
     pub kind: HookKind,
-    /// The function that autograd calls, with the address of the hooks' state and the parameter's index.
+    /// The function that autograd calls with the address of the hooks' state and the index of the parameter.
     pub callback: extern "C" fn(*mut c_void, usize),
 }
 
 impl Hook {
-    /// A hook that hands the gradient to the flow.
+    /// A hook that passes the gradient to the flow.
     pub const TO_THE_FLOW: Self =
         Self { kind: HookKind::PostAccumulateGrad, callback: on_gradient };
 }
 
-/// A hook on every trainable parameter.
+/// The hooks on all trainable parameters.
 pub struct Hooks {
-    /// The state of the hooks, whose address autograd has.
+    /// The state of the hooks. Autograd holds its address.
     state: Rc<State>,
 }
 
 struct State {
     flow: SharedFlow,
-    /// The number of times that each parameter's hook fired in this backward.
+    /// The number of times that each parameter's hook fired in this backward pass.
     fired: RefCell<Vec<u32>>,
     failure: RefCell<Option<Error>>,
 }
 
 impl Hooks {
-    /// Attaches the hooks.
+    /// Attaches `hook` to every trainable parameter.
     pub fn attach(flow: &SharedFlow, params: &[Tensor], hook: Hook) -> Result<Self> {
         let fired = RefCell::new(vec![0; params.len()]);
         let state = Rc::new(State { flow: Rc::clone(flow), fired, failure: RefCell::default() });
         for (index, param) in params.iter().enumerate().filter(|(_, p)| p.requires_grad()) {
             let context = Rc::as_ptr(&state).cast_mut().cast();
-            // SAFETY: the state lives as long as the engine, which runs every backward, and its
-            // address does not change; callbacks expect exactly this type.
+            // SAFETY: the state lives as long as the engine, which runs every backward pass, and its address does not
+            // change; callbacks expect exactly this type.
             unsafe { register_hook(param, hook.kind, hook.callback, context, index)? };
         }
         Ok(Self { state })
     }
 
-    /// Runs backward; returns how often each parameter's hook fired.
+    /// Runs the backward pass, and returns how often each parameter's hook fired.
     pub fn backward(&self, loss: &Tensor) -> Result<Vec<u32>> {
         self.state.fired.borrow_mut().fill(0);
         loss.f_backward()?;
@@ -66,10 +66,10 @@ impl Hooks {
     }
 }
 
-/// Hands a gradient to the flow, as a callback of autograd.
+/// The callback for autograd, which passes a gradient to the flow.
 ///
-/// For CUDA tensors autograd calls it on a thread of its own while the thread that called backward
-/// waits, so nothing else uses the state. Errors are kept in it until backward has returned.
+/// For CUDA tensors autograd calls the function on its own thread while the thread that called backward waits, so
+/// nothing else uses the state. Errors stay in the state until backward has returned.
 pub extern "C" fn on_gradient(context: *mut c_void, index: usize) {
     // SAFETY: `context` is the address that `Hooks::attach` registered.
     let state = unsafe { &*context.cast::<State>() };

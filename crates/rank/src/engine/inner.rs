@@ -1,4 +1,4 @@
-//! Inner optimizers on a flat fp32 partition.
+//! The inner optimizers, which update a flat fp32 partition.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -12,21 +12,20 @@ use super::context::Context;
 use super::flat::narrow;
 use crate::recorder::{At, Pieces};
 
-/// An update of the master weights.
+/// An algorithm that updates the master weights.
 pub trait Update {
-    /// Updates this rank's partition with its gradient, which is flat, fp32 and as long.
+    /// Updates this rank's partition with its gradient, a flat fp32 tensor of the same length.
     fn step(&mut self, gradient: &Tensor, step: usize) -> Result<()>;
 }
 
-/// The inner optimizers of one rank, one for each parameter group, with its view of the master
-/// weights.
+/// The inner optimizers of one rank: one for each parameter group, each with a view of the master weights.
 pub struct ParameterGroups {
     context: Rc<Context>,
     groups: Vec<(Tensor, Range<usize>, Inner)>,
 }
 
 impl ParameterGroups {
-    /// The optimizers for the partition `master`.
+    /// Creates the optimizers for the partition `master`.
     pub fn new(context: Rc<Context>, master: &Tensor) -> Result<Self> {
         let groups = context.partitioning.groups().iter().map(|group| {
             let view = narrow(master, group.clone())?;
@@ -48,24 +47,24 @@ impl Update for ParameterGroups {
     }
 }
 
-/// An optimizer and its state for one partition.
+/// An optimizer with its state for one parameter group.
 struct Inner {
     algorithm: Optimizer,
     steps: i32,
-    /// First moment; SGD leaves it at zero.
+    /// The first moment (mean of gradients); SGD leaves it at zero.
     exp_avg: Tensor,
-    /// Second moment; SGD leaves it at zero.
+    /// The second moment (mean of squared gradients); SGD leaves it at zero.
     exp_avg_sq: Tensor,
 }
 
 impl Inner {
-    /// The optimizer for the partition `weights`.
+    /// Creates the optimizer for `weights`.
     fn new(algorithm: Optimizer, weights: &Tensor) -> Self {
         let (exp_avg, exp_avg_sq) = (weights.zeros_like(), weights.zeros_like());
         Self { algorithm, steps: 0, exp_avg, exp_avg_sq }
     }
 
-    /// Updates `weights` in place; both tensors are flat, fp32 and as long as the partition.
+    /// Updates `weights` in place. Both tensors are flat fp32 tensors of the same length.
     fn step(&mut self, weights: &mut Tensor, gradient: &Tensor) -> Result<()> {
         self.steps += 1;
         no_grad(|| match self.algorithm {
@@ -74,7 +73,7 @@ impl Inner {
                 Ok(())
             }
             Optimizer::Adamw { lr, betas, eps, weight_decay } => {
-                // As in torch.optim.AdamW, single-tensor form.
+                // The formulas are those of torch.optim.AdamW in its single-tensor form.
                 let _ = weights.f_mul_scalar_(1.0 - lr * weight_decay)?;
                 let _ = self.exp_avg.f_lerp_(gradient, 1.0 - betas[0])?;
                 self.exp_avg_sq =

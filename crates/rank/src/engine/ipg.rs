@@ -1,12 +1,11 @@
-//! Hooks fill IPG buckets, which are reduced when full and when nothing more can come.
+//! A gradient flow in which hooks fill an IPG bucket, which is reduced when it is full and after the last gradient.
 //!
-//! Follows `DeepSpeedZeroOptimizer` in `runtime/zero/stage_1_and_2.py`: a hook on every parameter
-//! accumulates its gradient and copies it into the bucket
-//! (`reduce_independent_p_g_buckets_and_remove_grads`); a full bucket is averaged over the ranks
-//! (`reduce_ipg_grads`), and each rank keeps the slices that it owns (`averaged_gradients`). Up to
-//! stage 1 gradients wait for the boundary where they are; from stage 2 on each backward's are
-//! reduced at once, and what is accumulated is the owner's average (stage 3: `runtime/zero/stage3.py`,
-//! `partition_grads`).
+//! The module follows `DeepSpeedZeroOptimizer` in `runtime/zero/stage_1_and_2.py`. A hook on every parameter
+//! accumulates the gradient and copies it into the bucket (`reduce_independent_p_g_buckets_and_remove_grads`). A full
+//! bucket is averaged over the ranks (`reduce_ipg_grads`), and each rank keeps the slices that it owns
+//! (`averaged_gradients`). Up to stage 1 each rank accumulates its own gradients until the boundary. From stage 2 on
+//! every backward pass reduces its gradients at once, and the owners accumulate the averages (stage 3:
+//! `runtime/zero/stage3.py`, `partition_grads`).
 
 use std::rc::Rc;
 
@@ -24,23 +23,23 @@ use crate::dtype::kind_of;
 use crate::recorder::Pieces;
 use crate::shim::autograd::clear_grad;
 
-/// The bucket of one rank, and the gradients on both sides of it.
+/// The bucket of one rank, with the gradients before and after the reduction.
 pub struct IpgBuckets {
     context: Rc<Context>,
     params: Vec<Tensor>,
-    /// Sums over microbatches in flat order; none where autograd's own `param.grad` is wide enough.
+    /// The sums over microbatches in flat order; `None` if gradients are accumulated in autograd's own `param.grad`.
     accumulated: Option<Tensor>,
     bucket: Bucket,
     reduction: Box<dyn Reduction>,
     host: Option<HostGradient>,
     current: Microbatch,
-    /// Parameters whose gradients of this reduction were put into a bucket.
+    /// True for each parameter whose gradient was put into a bucket in this backward pass.
     queued: Vec<bool>,
     flushes: usize,
 }
 
 impl IpgBuckets {
-    /// Empty buckets.
+    /// Creates the flow with an empty bucket.
     pub fn new(
         context: Rc<Context>,
         params: &[Tensor],
@@ -70,10 +69,10 @@ impl IpgBuckets {
         })
     }
 
-    /// Adds a parameter's new gradient to those of earlier microbatches.
+    /// Adds a parameter's new gradient to the sum over earlier microbatches.
     pub fn accumulate(&mut self, param: usize) -> Result<()> {
         let tensor = &self.params[param];
-        // Without a buffer of their own, autograd has added it to `param.grad` already.
+        // Without a separate buffer, autograd has already added the gradient to `param.grad`.
         if let (Some(accumulated), Some(place)) =
             (&self.accumulated, self.context.partitioning.place(param))
             && tensor.grad().defined()
@@ -85,7 +84,7 @@ impl IpgBuckets {
         Ok(())
     }
 
-    /// Sum over the microbatches that were not reduced yet, flat; zeros if no gradient has arrived.
+    /// A parameter's flat sum over the microbatches that are not reduced yet; zeros if no gradient has arrived.
     pub fn accumulated(&self, param: usize) -> Result<Tensor> {
         let tensor = &self.params[param];
         Ok(match (&self.accumulated, self.context.partitioning.place(param)) {
@@ -98,7 +97,7 @@ impl IpgBuckets {
         })
     }
 
-    /// This rank's partition of the gradients averaged so far.
+    /// This rank's partition of the gradients that are averaged so far.
     pub fn averaged(&self) -> &Tensor {
         self.reduction.averaged()
     }
@@ -108,7 +107,8 @@ impl IpgBuckets {
         &mut self.bucket
     }
 
-    /// Queues the accumulated gradient of a parameter for the next reduction.
+    /// Puts the accumulated gradient of a parameter into the bucket. A full bucket is reduced first, and an oversized
+    /// gradient is reduced by itself.
     pub fn put_into_bucket(&mut self, param: usize) -> Result<()> {
         self.queued[param] = true;
         let gradient = self.accumulated(param)?;
@@ -123,8 +123,8 @@ impl IpgBuckets {
         self.bucket.put(param, &gradient)
     }
 
-    /// Queues the parameters that the last backward did not use: they may have gradients of earlier
-    /// ones, here or on another rank.
+    /// Puts the gradients of parameters into the bucket that this backward pass did not use. They may have gradients of
+    /// earlier passes, or of other ranks.
     pub fn put_the_rest_into_bucket(&mut self) -> Result<()> {
         for param in (0..self.params.len()).rev() {
             if !self.queued[param] && self.context.plan.params()[param].trainable {
@@ -134,16 +134,15 @@ impl IpgBuckets {
         Ok(())
     }
 
-    /// Reduces the bucket.
+    /// Reduces the content of the bucket.
     pub fn flush(&mut self, reason: FlushReason) -> Result<()> {
         let contents = self.bucket.take()?;
         self.average(reason, contents)
     }
 
-    /// Reduces the rest in the bucket when no more gradients can come.
+    /// Reduces the remaining content of the bucket, after the last gradient.
     pub fn flush_the_rest(&mut self) -> Result<()> {
-        // An oversized parameter at the end leaves nothing behind; a step without any flush is
-        // worth an event all the same.
+        // The bucket is empty after an oversized gradient at the end. A step without any flush still emits an event.
         if self.bucket.is_empty() && self.flushes > 0 {
             return Ok(());
         }
@@ -164,7 +163,8 @@ impl IpgBuckets {
         self.reduction.average(contents)
     }
 
-    /// Ends the reductions of this backward. Reduced gradients are kept by their owners only.
+    /// Waits for the reductions of this backward pass, and clears the local gradients: only the owners keep the
+    /// averages.
     pub fn finish(&mut self) -> Result<()> {
         self.reduction.finish()?;
         self.forget_local()?;

@@ -1,24 +1,23 @@
-//! The native engine: ZeRO stages 0 to 3 with gradient accumulation, as DeepSpeed does it.
+//! The native engine: ZeRO stages 0 to 3 with gradient accumulation, modelled after DeepSpeed.
 //!
-//! A step is `GA` times forward and backward, then the gradient accumulation boundary: what is left
-//! to reduce, the inner optimizer's step on this rank's partition of the fp32 master weights, and an
-//! all-gather of the updated parameters. Where gradients wait in between is the business of a
-//! [`flow::GradientFlow`].
+//! A step runs forward and backward `GA` times. At the gradient accumulation boundary follow the remaining reductions,
+//! the inner optimizer's step on this rank's partition of the fp32 master weights, and an all-gather of the updated
+//! parameters. A [`flow::GradientFlow`] stores the gradients in between.
 //!
-//! The code here has no deliberate faults. [`crate::assembly`] puts the parts together, and
-//! replaces a sound part with a faulty one where a fault was asked for.
+//! The code here has no deliberate faults. [`crate::assembly`] puts the parts together, and replaces a sound part by a
+//! faulty one if a fault is injected.
 //!
 //! | module | content |
 //! |------|---------------|
-//! | [`context`], [`settings`], [`groups`] | shared by all parts: run, numbers, process groups |
-//! | [`partitioning`] | the owners of parameters: pure functions |
-//! | [`parameters`] | the parameters, gathered and released |
-//! | [`flow`] | the way of gradients, and its two kinds: |
-//! | [`hooks`], [`bucket`], [`ipg`] | gradients on their way into buckets, |
-//! | [`accumulator`] | gradients in a flat accumulator |
-//! | [`reduction`] | buckets on their way to the owners |
-//! | [`offload`] | gradients on their way to the host |
-//! | [`scaler`], [`clip`], [`inner`], [`optimizer`] | the step |
+//! | [`context`], [`settings`], [`groups`] | data that all parts share: run, numbers, process groups |
+//! | [`partitioning`] | the owner of each part of a parameter |
+//! | [`parameters`] | gathering and releasing parameters |
+//! | [`flow`] | the trait for the flow of gradients |
+//! | [`hooks`], [`bucket`], [`ipg`] | the flow through buckets |
+//! | [`accumulator`] | the flow through a flat accumulator |
+//! | [`reduction`] | the reduction of buckets to the owners |
+//! | [`offload`] | the copy of gradients to the host |
+//! | [`scaler`], [`clip`], [`inner`], [`optimizer`] | the optimizer step |
 
 pub mod accumulator;
 pub mod bucket;
@@ -57,25 +56,25 @@ use crate::recorder::Pieces;
 use crate::sampler::Sampler;
 use crate::shim::autograd::walk_graph;
 
-/// The engine of one rank.
+/// The native engine of one rank, made of its replaceable parts.
 pub struct Engine {
-    /// The run, and this rank's connections.
+    /// The run, and this rank's process groups and recorder.
     pub context: Rc<Context>,
-    /// The model, with its data.
+    /// The model with its data.
     pub model: Box<dyn ProbeModel>,
     /// The model's parameters.
     pub parameters: Box<dyn Weights>,
-    /// The way of gradients to the optimizer.
+    /// The flow of gradients to the optimizer.
     pub flow: SharedFlow,
-    /// The hooks that hand gradients to the flow during backward; without them it gets gradients
-    /// afterwards.
+    /// The hooks that pass gradients to the flow during backward; if `None`, the flow gets the gradients after
+    /// backward.
     pub hooks: Option<Hooks>,
-    /// The optimizer's step.
+    /// The sharded optimizer.
     pub optimizer: ShardedOptimizer,
 }
 
 impl Engine {
-    /// Runs all steps.
+    /// Runs all steps of the run.
     pub fn run(&mut self) -> Result<()> {
         self.describe()?;
         self.record(None)?;
@@ -126,7 +125,7 @@ impl Engine {
         })
     }
 
-    /// Runs forward and backward of one loss of a microbatch.
+    /// Runs the forward and the backward pass of one loss of a microbatch.
     fn backward(&mut self, microbatch: Microbatch) -> Result<()> {
         let Microbatch { step, index, .. } = microbatch;
         let context = Rc::clone(&self.context);
@@ -173,16 +172,15 @@ impl Engine {
         self.parameters.release()
     }
 
-    /// Hands all gradients of a backward to the flow.
+    /// Passes all gradients of a backward pass to the flow.
     fn hand_over(&self) -> Result<()> {
         let params = self.model.parameters();
         let mut there = (0..params.len()).filter(|&param| params[param].grad().defined());
         there.try_for_each(|param| self.flow.borrow_mut().arrived(param))
     }
 
-    /// Records the gradient of the microbatch alone, computed by autograd without any hook or
-    /// buffer. It is computed with the loss scale, as in the engine: without it, small gradients
-    /// underflow in fp16.
+    /// Records the gradient of only this microbatch, which autograd computes without any hook or buffer. The loss is
+    /// scaled as in the engine, because small gradients would underflow in fp16 otherwise.
     fn record_local_gradient(&self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
         let params = self.model.parameters();
         let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;
@@ -191,7 +189,7 @@ impl Engine {
         self.context.record(microbatch, (Point::LocalGradient, LayoutName::Full), pieces)
     }
 
-    /// Takes the optimizer step at the boundary.
+    /// Takes the optimizer step at the gradient accumulation boundary.
     fn step(&mut self, boundary: Microbatch, watch: &Stopwatch) -> Result<()> {
         let gradient = self.flow.borrow_mut().partition_gradient()?;
         self.optimizer.step(gradient, &mut *self.parameters, boundary)?;
@@ -203,14 +201,14 @@ impl Engine {
         self.exchange_digests(boundary)
     }
 
-    /// Records master weights and parameters.
+    /// Records the master weights and the parameters.
     fn record(&mut self, step: Option<usize>) -> Result<()> {
         self.optimizer.record(step)?;
         self.parameters.record(step)
     }
 
-    /// All-gathers the digests of everything recorded since the last exchange, over the engine's
-    /// own process group.
+    /// All-gathers the combined digest of all buffers recorded since the last exchange, over the engine's own process
+    /// group.
     fn exchange_digests(&self, boundary: Microbatch) -> Result<()> {
         let context = &self.context;
         context.phase(boundary, Phase::Digests)?;

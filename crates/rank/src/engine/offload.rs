@@ -1,6 +1,7 @@
-//! Optimizer states in the host's memory: gradients are copied there before the step.
+//! Optimizer offload: gradients are copied to host memory before the step.
 //!
-//! DeepSpeed's `async_inplace_copy_grad_to_fp32_buffer_from_gpu` (`runtime/zero/stage_1_and_2.py`).
+//! The module follows DeepSpeed's `async_inplace_copy_grad_to_fp32_buffer_from_gpu`
+//! (`runtime/zero/stage_1_and_2.py`).
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
@@ -9,18 +10,18 @@ use zprobe_model::spec::Offload;
 use super::context::Context;
 use crate::cuda::{HostCopy, SideStream};
 
-/// The gradient of this rank's partition in the host's memory, in fp32.
+/// The gradient of this rank's partition in host memory, in fp32.
 pub struct HostGradient {
-    /// The buffer, pinned where it is filled from a GPU.
+    /// The buffer in host memory; pinned if the gradient comes from a GPU.
     buffer: Tensor,
-    /// The stream for copies from a GPU, beside the computation.
+    /// The stream for copies from a GPU in parallel to the computation; `None` on the CPU.
     stream: Option<SideStream>,
-    /// The copy in progress.
+    /// The copy in progress, if there is one.
     going: Option<HostCopy>,
 }
 
 impl HostGradient {
-    /// The buffer of a run that offloads; none for the others.
+    /// The buffer of a run with offload; `None` without offload.
     pub fn of(context: &Context) -> Result<Option<Self>> {
         if context.spec.offload == Offload::None {
             return Ok(None);
@@ -35,18 +36,18 @@ impl HostGradient {
         Ok(Some(Self { buffer, stream, going: None }))
     }
 
-    /// Copies the whole averaged gradient, replacing the former content. From a GPU, returns before
-    /// the copy is complete.
+    /// Replaces the content of the buffer by the averaged gradient. From a GPU, the function returns before the copy is
+    /// complete.
     pub fn copy_from(&mut self, averaged: &Tensor) -> Result<()> {
         self.wait()?;
         let Some(stream) = &self.stream else { return Ok(self.buffer.f_copy_(averaged)?) };
-        // The source is a separate tensor: the averaged gradient is written to during the copy.
+        // The source is a separate copy, because the averaged gradient is overwritten while the transfer runs.
         let source = averaged.f_to_dtype(Kind::Float, false, true)?;
         self.going = Some(HostCopy::start(stream, source, &self.buffer)?);
         Ok(())
     }
 
-    /// The gradient that was copied last.
+    /// A copy of the gradient that was transferred last.
     pub fn gradient(&mut self) -> Result<Tensor> {
         self.wait()?;
         Ok(self.buffer.copy())

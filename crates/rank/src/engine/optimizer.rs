@@ -1,8 +1,8 @@
-//! The step: each rank updates its partition of the fp32 master weights (ZeRO stage 1,
-//! arXiv 1910.02054, section 5.1).
+//! The optimizer step, in which each rank updates its partition of the fp32 master weights (ZeRO stage 1, arXiv
+//! 1910.02054, section 5.1).
 //!
-//! Follows `step` in `runtime/zero/stage_1_and_2.py`: overflow, loss scale, global norm, clipping,
-//! inner optimizer.
+//! The order follows DeepSpeed's `step` in `runtime/zero/stage_1_and_2.py`: overflow, loss scale, global norm,
+//! clipping, inner optimizer.
 
 use std::rc::Rc;
 
@@ -19,25 +19,25 @@ use super::scaler::Scaler;
 use crate::collective::Collective;
 use crate::recorder::{At, Pieces};
 
-/// Master weights and inner optimizers of one rank.
+/// The master weights and the inner optimizers of one rank.
 pub struct ShardedOptimizer {
     context: Rc<Context>,
-    /// This rank's partition in fp32; on the host where the optimizer is offloaded.
+    /// This rank's partition in fp32; on the host if the optimizer is offloaded.
     master: Tensor,
     parts: Parts,
 }
 
-/// The parts of a step.
+/// The replaceable parts of an optimizer step.
 pub struct Parts {
-    /// The loss scaler; none where losses need no scale.
+    /// The loss scaler; `None` if the run is not in fp16.
     pub scaler: Option<Box<dyn Scaler>>,
-    /// The limit on the gradient's norm.
+    /// The gradient clipping.
     pub clip: Box<dyn Clip>,
-    /// The inner optimizers, which have views of the master weights.
+    /// The inner optimizers, which hold views of the master weights.
     pub update: Box<dyn Update>,
 }
 
-/// This rank's partition of the parameters in fp32.
+/// The master weights: an fp32 copy of this rank's partition of the parameters.
 pub fn master_weights(context: &Context, own: &Tensor) -> Result<Tensor> {
     let home = match context.spec.offload {
         Offload::None => context.device,
@@ -47,12 +47,12 @@ pub fn master_weights(context: &Context, own: &Tensor) -> Result<Tensor> {
 }
 
 impl ShardedOptimizer {
-    /// The optimizer of these master weights.
+    /// Creates the optimizer for these master weights.
     pub fn new(context: Rc<Context>, master: Tensor, parts: Parts) -> Self {
         Self { context, master, parts }
     }
 
-    /// The loss scale of the step that runs.
+    /// The loss scale of the current step; 1 without a scaler.
     pub fn scale(&self) -> f64 {
         self.parts.scaler.as_ref().map_or(1.0, |scaler| scaler.scale())
     }
@@ -64,8 +64,8 @@ impl ShardedOptimizer {
         self.context.recorder.buffer(at, &Pieces::whole(&self.master))
     }
 
-    /// Updates this rank's partition with its `gradient`, fp32 and scaled like the loss, and lets
-    /// the parameters follow. An overflow on any rank skips the step on all.
+    /// Updates this rank's partition with its `gradient` (fp32, with the loss scale), and then the parameters. An
+    /// overflow on any rank skips the step on all ranks.
     pub fn step(
         &mut self,
         mut gradient: Tensor,
@@ -88,8 +88,7 @@ impl ShardedOptimizer {
         parameters.update(&self.master)
     }
 
-    /// Takes the loss scale out of a gradient, unless it overflowed on any rank; returns true if it
-    /// did.
+    /// Divides a gradient by the loss scale, unless the gradient of any rank overflowed; returns true for an overflow.
     fn unscale(&mut self, gradient: &mut Tensor, step: usize) -> Result<bool> {
         let Some(scaler) = &mut self.parts.scaler else { return Ok(false) };
         let overflow = overflows(&self.context, gradient)?;
@@ -103,7 +102,7 @@ impl ShardedOptimizer {
     }
 }
 
-/// True if the gradient of any rank is not finite.
+/// True if the gradient of any rank has an element that is not finite.
 fn overflows(context: &Context, gradient: &Tensor) -> Result<bool> {
     let here = gradient.isfinite().logical_not().any().to_kind(Kind::Float).reshape([1]);
     let here = here.to_device(context.device);

@@ -1,9 +1,9 @@
 //! The model's parameters on one rank, in the model's dtype.
 //!
-//! Up to stage 2 they are views of one flat buffer that every rank has whole; after a step all
-//! ranks gather what the owners updated (`all_gather_dp_groups`, `runtime/utils.py`). In stage 3 a
-//! rank keeps only its partition, and the whole is gathered for forward and backward only
-//! (`runtime/zero/partitioned_param_coordinator.py`; here the model is one module).
+//! Up to stage 2 the parameters are views of one flat buffer, which every rank has whole; after a step all ranks gather
+//! the updates of the owners (`all_gather_dp_groups`, `runtime/utils.py`). In stage 3 a rank keeps only its partition,
+//! and gathers the whole only for forward and backward (`runtime/zero/partitioned_param_coordinator.py`; here the whole
+//! model is one module).
 
 use std::rc::Rc;
 
@@ -17,29 +17,29 @@ use crate::collective::Collective;
 use crate::dtype::kind_of;
 use crate::recorder::At;
 
-/// The model's parameters, as the engine handles them.
+/// The engine's operations on the model's parameters.
 pub trait Weights {
-    /// Makes the model ready for use, gathering its parameters where they are partitioned.
+    /// Gathers the parameters if they are partitioned, so that the model can be used.
     fn gather(&mut self) -> Result<()>;
 
     /// Releases gathered parameters that this rank does not own.
     fn release(&mut self) -> Result<()>;
 
-    /// Takes over this rank's updated master weights, and the updates of the other ranks.
+    /// Copies this rank's updated master weights to the parameters, and up to stage 2 gathers the other ranks' updates.
     fn update(&mut self, master: &Tensor) -> Result<()>;
 
-    /// Records every parameter as the next forward will see it.
+    /// Records every parameter with the value that the next forward pass will use.
     fn record(&mut self, step: Option<usize>) -> Result<()>;
 }
 
-/// Parameters of one rank.
+/// The model's parameters on one rank.
 pub struct Parameters {
     context: Rc<Context>,
-    /// The parameters as the model holds them.
+    /// The parameters, which share their storage with the model.
     tensors: Vec<Tensor>,
-    /// The buffer of which the trainable parameters are views; none while they are released.
+    /// The flat buffer whose views are the trainable parameters; `None` while they are released.
     flat: Option<Tensor>,
-    /// This rank's partition.
+    /// This rank's partition of the parameters.
     own: Tensor,
     shapes: Vec<Vec<i64>>,
 }
@@ -64,12 +64,12 @@ impl Parameters {
         Ok(this)
     }
 
-    /// True if a rank keeps nothing but its partition between steps.
+    /// True if a rank keeps only its partition between forward and backward passes (stage 3).
     fn is_partitioned(&self) -> bool {
         self.context.spec.stage == 3
     }
 
-    /// This rank's partition.
+    /// This rank's partition of the parameters.
     pub fn own(&self) -> &Tensor {
         &self.own
     }
@@ -85,7 +85,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Gathers the partitions of all ranks in a new flat buffer.
+    /// Gathers the partitions of all ranks into a new flat buffer.
     fn all_gather(&self) -> Result<Tensor> {
         let Context { spec, partitioning, groups, .. } = &*self.context;
         if partitioning.is_replicated() {

@@ -1,50 +1,49 @@
-//! The owners of parameters: the engine's flat buffer, and how it is cut into equal partitions.
+//! The layout of the engine's flat buffer, and its equal partitions, each owned by a rank.
 //!
-//! Parameters that are cut together form a unit: a parameter group in stages 1 and 2
-//! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`), each
-//! parameter by itself in stage 3 (`Init._partition_param` in `runtime/zero/partition_parameters.py`).
-//! Stage 3 pads to the world size (`Init._aligned_size`); stage 0 cuts nothing and pads nothing: every
-//! rank owns everything.
+//! Parameters that are cut together form a unit. In stages 1 and 2 a unit is a parameter group
+//! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`), in stage 3 a single
+//! parameter (`Init._partition_param` in `runtime/zero/partition_parameters.py`). Stage 3 pads units to the world size
+//! (`Init._aligned_size`). Stage 0 cuts nothing and pads nothing: every rank owns everything.
 
 use std::ops::Range;
 
 use zprobe_model::spec::plan::Segment;
 use zprobe_model::spec::{Plan, RunSpec};
 
-/// Alignment factor: in stages 1 and 2 units are padded to a multiple of this times the world size
+/// The alignment factor in stages 1 and 2: units are padded to a multiple of the factor times the world size
 /// (`nccl_start_alignment_factor` in DeepSpeed).
 pub const ALIGNMENT: usize = 2;
 
-/// Parameters that lie one after the other, padded at the end so that every rank owns an equal part.
+/// Consecutive parameters, with padding at the end so that every rank owns an equal part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
-    /// Indices of the unit's parameters.
+    /// The indices of the unit's parameters.
     params: Vec<usize>,
-    /// The unit's elements in the flat buffer, padding included.
+    /// The unit's range in the flat buffer, including padding.
     flat: Range<usize>,
-    /// Start of a rank's part of the unit in that rank's partition.
+    /// The offset of a rank's part of the unit in that rank's partition.
     start: usize,
-    /// Number of elements in a rank's part of the unit.
+    /// The number of elements in a rank's part of the unit.
     part: usize,
 }
 
-/// A run of consecutive elements of a parameter that one rank owns.
+/// Consecutive elements of a parameter with the same owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The owner.
+    /// The rank that owns the slice.
     pub rank: usize,
-    /// The slice's elements inside the parameter.
+    /// The range of the slice in the parameter, in elements.
     pub param: Range<usize>,
-    /// Place of the slice in the owner's partition.
+    /// The range of the slice in the owner's partition.
     pub partition: Range<usize>,
 }
 
-/// Consecutive elements of a rank's partition that are consecutive in the flat buffer, too.
+/// A range of a rank's partition that is contiguous in the flat buffer, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Place of the piece in the rank's partition.
+    /// The range in the rank's partition.
     pub partition: Range<usize>,
-    /// Place of the piece in the flat buffer.
+    /// The range in the flat buffer.
     pub flat: Range<usize>,
 }
 
@@ -52,16 +51,16 @@ pub struct Run {
 #[derive(Clone, Debug)]
 pub struct Partitioning {
     units: Vec<Unit>,
-    /// Place of each parameter in the flat buffer; none for a frozen one.
+    /// The range of each parameter in the flat buffer; `None` for a frozen parameter.
     places: Vec<Option<Range<usize>>>,
-    /// Parts of each parameter group in a rank's partition.
+    /// The range of each parameter group in a rank's partition.
     groups: Vec<Range<usize>>,
     world_size: usize,
     replicated: bool,
 }
 
 impl Partitioning {
-    /// The partitioning that the run's stage and parameter groups ask for.
+    /// Lays out the flat buffer for the run's stage and parameter groups.
     pub fn new(spec: &RunSpec, plan: &Plan) -> Self {
         let replicated = spec.stage == 0;
         let owners = if replicated { 1 } else { spec.world_size };
@@ -103,13 +102,12 @@ impl Partitioning {
         this
     }
 
-    /// Number of elements in the flat buffer, padding included.
+    /// The number of elements in the flat buffer, including padding.
     pub fn numel(&self) -> usize {
         self.units.last().map_or(0, |unit| unit.flat.end)
     }
 
-    /// Number of elements in a rank's partition, padding included, which is the same for every
-    /// rank.
+    /// The number of elements in a rank's partition, including padding. The number is the same for every rank.
     pub fn partition_numel(&self) -> usize {
         self.units.last().map_or(0, |unit| unit.start + unit.part)
     }
@@ -119,24 +117,24 @@ impl Partitioning {
         self.replicated
     }
 
-    /// A parameter's elements in the flat buffer; none for a frozen one.
+    /// The range of a parameter in the flat buffer; `None` for a frozen parameter.
     pub fn place(&self, param: usize) -> Option<Range<usize>> {
         self.places[param].clone()
     }
 
-    /// The part of a rank's partition that is for the unit of a parameter; none for a frozen one.
+    /// The range of a parameter's unit in a rank's partition; `None` for a frozen parameter.
     pub fn part(&self, param: usize) -> Option<Range<usize>> {
         let unit = self.units.iter().find(|unit| unit.params.contains(&param))?;
         Some(unit.start..unit.start + unit.part)
     }
 
-    /// The parameter groups, as parts of a rank's partition.
+    /// The ranges of the parameter groups in a rank's partition.
     pub fn groups(&self) -> &[Range<usize>] {
         &self.groups
     }
 
-    /// The slices of a parameter, with their owners. Where everything is replicated, every rank
-    /// owns the whole parameter.
+    /// The slices of a parameter with their owners; empty for a frozen parameter. In stage 0 every rank owns the whole
+    /// parameter.
     pub fn slices(&self, index: usize) -> Vec<Slice> {
         let Some(place) = self.place(index) else { return Vec::new() };
         (0..self.world_size)
@@ -155,7 +153,7 @@ impl Partitioning {
             .collect()
     }
 
-    /// The places in the flat buffer of a part of a rank's partition, piece by piece.
+    /// Maps a range of a rank's partition to the flat buffer, as contiguous pieces.
     pub fn runs(&self, rank: usize, part: Range<usize>) -> impl Iterator<Item = Run> + '_ {
         let owner = if self.replicated { 0 } else { rank };
         self.units.iter().filter_map(move |unit| {
@@ -165,12 +163,12 @@ impl Partitioning {
         })
     }
 
-    /// Layout of a rank's partition.
+    /// The layout of a rank's partition: its pieces of parameters and of padding.
     pub fn layout(&self, rank: usize) -> Vec<Segment> {
         self.runs(rank, 0..self.partition_numel()).flat_map(|run| self.segments(run.flat)).collect()
     }
 
-    /// The pieces of parameters, and of padding, that a range of the flat buffer consists of.
+    /// The pieces of parameters and of padding in a range of the flat buffer.
     fn segments(&self, range: Range<usize>) -> Vec<Segment> {
         let mut segments = Vec::new();
         for unit in &self.units {
@@ -191,8 +189,8 @@ impl Partitioning {
     }
 }
 
-/// Indices of the trainable parameters, by parameter group: all in one group, or one group that is
-/// decayed and one of the parameters of one dimension, which usually are not decayed.
+/// The indices of the trainable parameters by parameter group. The groups are a single one, or one with weight decay
+/// and one of one-dimensional parameters, which usually have no weight decay.
 fn parameter_groups(spec: &RunSpec, plan: &Plan) -> Vec<Vec<usize>> {
     let trainable = (0..plan.params().len()).filter(|&param| plan.params()[param].trainable);
     if spec.parameter_groups.unwrap_or(1) < 2 {
@@ -338,7 +336,7 @@ mod tests {
         };
         let spec = request.resolve().expect("a valid request");
         let partitioning = Partitioning::new(&spec, &Plan::new(&spec));
-        // Biases follow the weights, whatever their place in the model.
+        // The biases come after all weights, because they are in the second group.
         assert_eq!(partitioning.place(0), Some(0..4096));
         assert_eq!(partitioning.place(2), Some(4096..8192));
         assert_eq!(partitioning.place(1), Some(8192..8256));

@@ -1,6 +1,6 @@
-//! Averaging gradients over the ranks: each rank keeps what it owns.
+//! Averages gradients over the ranks; each rank keeps the slices that it owns.
 //!
-//! DeepSpeed's `average_tensor`, `gradient_reduction_w_predivide` and `allreduce_and_scatter`
+//! The module follows DeepSpeed's `average_tensor`, `gradient_reduction_w_predivide` and `allreduce_and_scatter`
 //! (`runtime/zero/stage_1_and_2.py`), and `__avg_scatter_grads` and `__avg_scatter_contiguous_grads`
 //! (`runtime/zero/stage3.py`).
 
@@ -16,72 +16,72 @@ use super::flat::narrow;
 use super::partitioning::Slice;
 use crate::collective::{Collective, Pending};
 
-/// A way to average buckets, one after the other.
+/// The reduction of buckets, one after the other.
 pub trait Reduction {
-    /// Averages the gradients of a bucket; may return before the reduction is complete.
+    /// Averages the gradients of a bucket over the ranks; may return before the reduction is complete.
     fn average(&mut self, contents: Contents) -> Result<()>;
 
-    /// Waits until every bucket is averaged.
+    /// Waits until all buckets are averaged.
     fn finish(&mut self) -> Result<()>;
 
-    /// This rank's partition of the gradients averaged so far.
+    /// This rank's partition of the gradients that are averaged so far.
     fn averaged(&self) -> &Tensor;
 
-    /// Forgets the step's gradients.
+    /// Sets the averaged gradients of the step to zero.
     fn zero(&mut self) -> Result<()>;
 }
 
-/// Averages buckets into this rank's partition.
+/// The reduction of the sound engine, which averages buckets into this rank's partition.
 pub struct Reducer {
     context: Rc<Context>,
     way: Way,
-    /// True if reductions overlap with backward (`overlap_comm`).
+    /// True if reductions overlap with the backward pass (`overlap_comm`).
     overlaps: bool,
-    /// This rank's partition of the averaged gradient, added up over the step's reductions.
+    /// This rank's partition of the averaged gradient, summed over the reductions of the step.
     averaged: Tensor,
-    /// The reduction in progress.
+    /// The reduction in progress, if there is one.
     launched: Option<Launched>,
 }
 
-/// The way of gradients to their owners.
+/// The collective that brings gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// An all-reduce: each rank gets the whole bucket.
     AllReduce,
     /// A separate reduction for each owner, because the parts of the owners differ in size.
     ReduceToOwners,
-    /// A single reduce-scatter: every rank owns an equal part of every parameter.
+    /// A single reduce-scatter, because every rank owns an equal part of every parameter.
     ReduceScatter,
 }
 
-/// A reduction that was launched.
+/// A reduction in progress.
 struct Launched {
-    /// Collectives of the reduction.
+    /// The collectives that the reduction consists of.
     pending: Vec<Pending>,
-    /// The slices that this rank owns, once the collectives are done.
+    /// The slices that this rank will own when the collectives are complete.
     arrivals: Vec<Arrival>,
 }
 
-/// A slice that this rank owns.
+/// A reduced slice for this rank, and its place in the partition.
 struct Arrival {
-    /// The tensor that will hold the slice.
+    /// The result of the collective, which contains the slice.
     tensor: Tensor,
-    /// Place of the slice in that tensor.
+    /// The range of the slice in `tensor`.
     from: Range<usize>,
-    /// Place of the slice in the partition.
+    /// The range of the slice in this rank's partition.
     to: Range<usize>,
 }
 
-/// A slice of a gradient in a bucket.
+/// A gradient slice and its place in a bucket.
 struct Placed {
-    /// Position of the slice's parameter in the bucket.
+    /// The index of the slice's parameter among the parameters of the bucket.
     position: usize,
     wire: Range<usize>,
     slice: Slice,
 }
 
 impl Reducer {
-    /// An empty reducer.
+    /// Creates a reducer whose averages are zero.
     pub fn new(context: Rc<Context>) -> Result<Self> {
         let spec = &context.spec;
         let way = match (spec.stage, spec.reduce_scatter() == Some(true)) {
@@ -106,7 +106,7 @@ impl Reducer {
         }
     }
 
-    /// Starts an all-reduce of a bucket, of which each rank keeps the slices that it owns.
+    /// Starts an all-reduce of a bucket; afterwards each rank keeps the slices that it owns.
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let pending =
             self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
@@ -120,8 +120,7 @@ impl Reducer {
         Ok(Launched { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
-    /// Starts a reduction for each owner: ranks own parts of a bucket that differ in size, or
-    /// nothing.
+    /// Starts a separate reduction for each owner, because ranks own parts of different sizes, or nothing.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let placed = self.placed(params);
         let mut launched = Launched { pending: Vec::new(), arrivals: Vec::new() };
@@ -151,7 +150,7 @@ impl Reducer {
         Ok(launched)
     }
 
-    /// Starts a reduce-scatter of a bucket, in which each parameter is cut into equal parts.
+    /// Starts a reduce-scatter of a bucket whose parameters are cut into equal parts.
     fn reduce_scatter(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
         let Context { spec, partitioning, groups, .. } = &*self.context;
         let parts: Vec<Range<usize>> =
@@ -160,7 +159,7 @@ impl Reducer {
         let zeros = |numel: usize| self.context.zeros(numel, wire.kind());
         let (input, output) = (zeros(total * spec.world_size)?, zeros(total)?);
         for Placed { position, wire: from, slice } in self.placed(params) {
-            // Number of elements before this parameter in each rank's part of the bucket.
+            // The number of elements before this parameter in each rank's part of the bucket.
             let before: usize = parts[..position].iter().map(Range::len).sum();
             let to = slice.rank * total + before;
             narrow(&input, to..to + from.len())?.f_copy_(&narrow(wire, from)?)?;
@@ -181,7 +180,7 @@ impl Reducer {
         placed.slice.rank == self.context.settings.owner
     }
 
-    /// The slices of a bucket whose gradients lie one after the other.
+    /// The slices of all parameters in a bucket, with their places in the bucket.
     fn placed(&self, params: &[usize]) -> Vec<Placed> {
         let mut start = 0;
         let mut placed = Vec::new();
@@ -198,7 +197,7 @@ impl Reducer {
 
 impl Reduction for Reducer {
     fn average(&mut self, contents: Contents) -> Result<()> {
-        // The last reduction has to be complete: the buffer that is filled next is the one it used.
+        // The previous reduction must be complete, because its buffer is filled next.
         self.finish()?;
         if contents.wire.numel() == 0 {
             return Ok(());
@@ -213,7 +212,7 @@ impl Reduction for Reducer {
         for Arrival { tensor, from, to } in arrivals {
             let mut arrived = narrow(&tensor, from)?;
             if self.context.spec.divides_last() {
-                // The division is in the communication dtype.
+                // The division happens in the communication dtype.
                 arrived = arrived.f_mul_scalar(1.0 / self.context.settings.average_divisor)?;
             }
             let _ = narrow(&self.averaged, to)?.f_add_(&arrived)?;

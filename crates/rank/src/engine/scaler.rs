@@ -1,44 +1,44 @@
-//! The loss scale of an fp16 model.
+//! The loss scaler for fp16 models.
 //!
-//! DeepSpeed's `LossScaler` and `DynamicLossScaler` (`runtime/fp16/loss_scaler.py`).
+//! The module follows DeepSpeed's `LossScaler` and `DynamicLossScaler` (`runtime/fp16/loss_scaler.py`).
 
 use anyhow::Result;
 use tch::Tensor;
 use zprobe_model::spec::{Dtype, LossScale, RunSpec};
 
-/// The factor by which the scale shrinks or grows.
+/// The factor by which the loss scale shrinks or grows.
 const SCALE_FACTOR: f64 = 2.0;
-/// Steps without an overflow after which the scale grows (`loss_scale_window`).
+/// The number of steps without overflow after which the loss scale grows (`loss_scale_window`).
 const WINDOW: usize = 1000;
-/// Overflows before the scale shrinks (`hysteresis`).
+/// The loss scale shrinks from this overflow on (`hysteresis`).
 const HYSTERESIS: u32 = 2;
-/// The smallest scale (`min_loss_scale`).
+/// The smallest loss scale (`min_loss_scale`).
 const SMALLEST: f64 = 1.0;
 
-/// A loss scale, by which losses are multiplied and gradients divided.
+/// A loss scaler: losses are multiplied by the scale, and gradients divided.
 pub trait Scaler {
-    /// The scale of the step that runs.
+    /// The loss scale of the current step.
     fn scale(&self) -> f64;
 
-    /// Takes the scale out of a gradient.
+    /// Divides a gradient by the loss scale.
     fn unscale(&self, gradient: &mut Tensor) -> Result<()>;
 
-    /// Adjusts the scale after a step.
+    /// Adjusts the loss scale after a step.
     fn update(&mut self, overflow: bool);
 }
 
-/// A static or dynamic loss scale with its state.
+/// A static or dynamic loss scale, with the state of the dynamic one.
 pub struct LossScaler {
     scale: f64,
     is_dynamic: bool,
-    /// Overflows that are still tolerated.
+    /// The scale shrinks at an overflow if this counter has come down to 1.
     hysteresis: u32,
-    /// Steps since the last overflow.
+    /// The number of steps since the last overflow.
     calm: usize,
 }
 
 impl LossScaler {
-    /// The scaler of an fp16 run; none for the others, which need no scale.
+    /// The scaler of an fp16 run; `None` for other dtypes, which need no loss scale.
     pub fn of(spec: &RunSpec) -> Option<Self> {
         (spec.dtype == Dtype::Fp16).then(|| Self::new(spec.loss_scale))
     }

@@ -2,28 +2,28 @@
 
 use zprobe_model::spec::{Dtype, RunSpec};
 
-/// The numbers and dtypes of one rank, which follow from the settings of the run.
+/// The numbers and dtypes of one rank, which follow from the run's specification.
 #[derive(Clone)]
 pub struct Settings {
-    /// The rank whose partition this rank holds: itself.
+    /// The rank whose partition this rank holds: this rank itself, unless a fault changes it.
     pub owner: usize,
-    /// The divisor of each loss, so that those of a step add up to their mean.
+    /// The divisor of each loss, which makes the sum over a step's microbatches a mean.
     pub loss_divisor: f64,
-    /// The divisor of a sum over the ranks, so that it becomes their mean.
+    /// The divisor of a sum over the ranks, which makes the sum a mean.
     pub average_divisor: f64,
-    /// Dtype in which microbatches are added up.
+    /// The dtype in which gradients of microbatches are accumulated.
     pub accumulation_dtype: Dtype,
-    /// Dtype in which gradients cross ranks.
+    /// The dtype in which gradients are communicated between ranks.
     pub wire_dtype: Dtype,
-    /// Number of buffers that an IPG bucket fills in turn: two where one is reduced while the other
-    /// is filled; zero where gradients stay in place until they are reduced.
+    /// The number of buffers that an IPG bucket fills in turn. With two, one is reduced while the other is filled; with
+    /// zero, gradients stay in place until they are reduced.
     pub bucket_buffers: usize,
-    /// Number of elements from which on a bucket takes no further gradient.
+    /// The number of elements that a bucket accepts.
     pub bucket_room: usize,
 }
 
 impl Settings {
-    /// The settings of `rank`.
+    /// The settings of a sound rank.
     pub fn new(spec: &RunSpec, rank: usize) -> Self {
         Self {
             owner: rank,

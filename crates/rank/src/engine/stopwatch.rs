@@ -1,8 +1,8 @@
-//! The duration of a step.
+//! A stopwatch for the duration of a step.
 
 use std::time::{Duration, Instant};
 
-/// Measures the time since it was started, without the time during which it was paused.
+/// A stopwatch that does not count the time during which it is paused.
 pub struct Stopwatch {
     started: Instant,
     paused: Duration,
@@ -22,7 +22,7 @@ impl Stopwatch {
         done
     }
 
-    /// Measured time in nanoseconds.
+    /// The measured time in nanoseconds.
     pub fn elapsed_ns(&self) -> u64 {
         u64::try_from((self.started.elapsed() - self.paused).as_nanos()).unwrap_or(u64::MAX)
     }

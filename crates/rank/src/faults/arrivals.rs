@@ -1,4 +1,4 @@
-//! Gradients that change on their way into the accumulation.
+//! Faults that change a gradient before it is accumulated.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::engine::context::Microbatch;
 use crate::engine::flat::narrow;
 use crate::engine::flow::GradientFlow;
 
-/// Changes the flat gradient of a parameter in place.
+/// A function that changes the flat gradient of a parameter in place.
 type Change = Box<dyn FnMut(&mut Tensor, usize, Microbatch) -> Result<()>>;
 
-/// The slip of a flow whose gradients are changed on arrival.
+/// The slip that changes gradients when they arrive; `None` for other faults.
 pub fn slip<F: GradientFlow>(fault: Injected, params: &[Tensor]) -> Option<Box<dyn Slip<F>>> {
     let change: Change = match fault? {
         Fault::MicrobatchDropped => Box::new(|gradient, _, _| {
@@ -45,7 +45,7 @@ pub fn slip<F: GradientFlow>(fault: Injected, params: &[Tensor]) -> Option<Box<d
     Some(Box::new(FirstChanged { params, current: Microbatch::NONE, change }))
 }
 
-/// Slip that changes the gradients of the first microbatch of each step.
+/// The slip that changes the gradients of the first microbatch of each step.
 struct FirstChanged {
     params: Vec<Tensor>,
     current: Microbatch,

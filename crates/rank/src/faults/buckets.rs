@@ -1,4 +1,4 @@
-//! Buckets that hold too little or too much, and are flushed at the wrong time or never.
+//! Faults of buckets: too few or too many gradients, and flushes at the wrong time or never.
 
 use std::rc::Rc;
 
@@ -13,11 +13,11 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow as _;
 use crate::engine::ipg::IpgBuckets;
 
-/// The slip of buckets.
+/// The slip of a flow through buckets; `None` for other faults.
 pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
     let context = Rc::clone(context);
     Some(match fault? {
-        // A flow that relies on hooks does not look for gradients that they have not delivered.
+        // A flow that relies on hooks ignores gradients that the hooks have not delivered.
         Fault::DeadHooks => Box::new(Reduces(|buckets| {
             buckets.flush_the_rest()?;
             buckets.finish()
@@ -46,7 +46,7 @@ pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBu
     })
 }
 
-/// Slip that replaces the reduction.
+/// The slip that replaces the reduction by a function.
 struct Reduces(fn(&mut IpgBuckets) -> Result<()>);
 
 impl Slip<IpgBuckets> for Reduces {
@@ -55,7 +55,7 @@ impl Slip<IpgBuckets> for Reduces {
     }
 }
 
-/// Slip that flushes in a backward that should reduce nothing.
+/// The slip that flushes an empty bucket in a backward pass that should reduce nothing.
 struct FlushedEmpty;
 
 impl Slip<IpgBuckets> for FlushedEmpty {
@@ -65,7 +65,7 @@ impl Slip<IpgBuckets> for FlushedEmpty {
     }
 }
 
-/// Slip that keeps the bucket as long as the gradient of one parameter has not arrived.
+/// The slip that drops the bucket if the gradient of any trainable parameter has not arrived.
 struct UnusedWaitedFor {
     context: Rc<Context>,
     arrived: Vec<bool>,
@@ -92,7 +92,7 @@ impl Slip<IpgBuckets> for UnusedWaitedFor {
     }
 }
 
-/// Slip that queues a parameter that is used in two places once for each of them.
+/// The slip that puts the gradient of a tied parameter into the bucket twice, once for each use.
 struct TiedTwice {
     context: Rc<Context>,
 }
@@ -106,7 +106,7 @@ impl Slip<IpgBuckets> for TiedTwice {
     }
 }
 
-/// Slip that gives the optimizer the average without the last bucket.
+/// The slip that gives the optimizer the average without the last bucket.
 #[derive(Default)]
 struct CopiedEarly {
     copy: Option<Tensor>,

@@ -1,4 +1,4 @@
-//! Gradient flows with a slip.
+//! Gradient flows with a slip, that is, an injected fault.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// A slip of a gradient flow; methods that it does not define do the right thing.
+/// A slip of a gradient flow. The default of each method calls the sound flow.
 pub trait Slip<F: GradientFlow> {
     /// Replaces [`GradientFlow::begin`].
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
@@ -45,7 +45,7 @@ pub trait Slip<F: GradientFlow> {
     }
 }
 
-/// A gradient flow with a slip.
+/// A sound gradient flow, wrapped with a slip.
 struct Slipping<F> {
     flow: F,
     slip: Box<dyn Slip<F>>,
@@ -85,7 +85,7 @@ impl<F: GradientFlow> GradientFlow for Slipping<F> {
     }
 }
 
-/// The accumulator to build in.
+/// The accumulator for the engine, with a slip if the fault asks for one.
 pub fn accumulator(
     fault: Injected,
     context: &Rc<Context>,
@@ -99,7 +99,7 @@ pub fn accumulator(
     Ok(with(sound, slip.or_else(|| of_either(fault, context, params))))
 }
 
-/// The buckets to build in.
+/// The bucket flow for the engine, with a slip if the fault asks for one.
 pub fn ipg(
     fault: Injected,
     context: &Rc<Context>,
@@ -110,7 +110,7 @@ pub fn ipg(
     with(sound, slip.or_else(|| of_either(fault, context, params)))
 }
 
-/// The slip that a flow of either kind can have.
+/// The slip for faults that both accumulators and buckets can have.
 fn of_either<F: GradientFlow>(
     fault: Injected,
     context: &Rc<Context>,

@@ -1,4 +1,4 @@
-//! Collectives in which too few ranks take part, or whose result is corrupted.
+//! Faults of collectives: too few ranks take part, or the result is wrong.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::collective::{Alone, Collective, Collectives, Pending};
 use crate::engine::flat::narrow;
 use crate::engine::groups::Groups;
 
-/// The process groups to build in.
+/// The process groups for the engine, one of them faulty if the fault asks for it.
 pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: Groups) -> Groups {
     let Groups { gradients, norm, digests, .. } = &sound;
     let (gradients, norm, digests) = (Rc::clone(gradients), Rc::clone(norm), Rc::clone(digests));
@@ -34,7 +34,7 @@ pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: Groups) -> Gr
     }
 }
 
-/// Collectives that exchange nothing: each rank goes on with its own input.
+/// Collectives that exchange nothing, so that each rank goes on with its own input.
 struct Unsummed {
     rank: usize,
 }
@@ -50,7 +50,7 @@ impl Collectives for Unsummed {
     }
 }
 
-/// Collectives of which the first is left out.
+/// Collectives whose first call is left out.
 struct FirstSkipped {
     gradients: Rc<dyn Collectives>,
     unsummed: Unsummed,
@@ -65,7 +65,7 @@ impl Collectives for FirstSkipped {
     }
 }
 
-/// Sums that are read before they are complete: the reader finds the former content of the tensor.
+/// Collectives whose result is lost, as if it were read too early: the tensor keeps its former content.
 struct Unseen(Rc<dyn Collectives>);
 
 impl Collectives for Unseen {
@@ -90,7 +90,7 @@ impl Collectives for Unseen {
     }
 }
 
-/// Sums that count a replicated value once for each rank.
+/// Sums that count a replicated value once per rank.
 struct Multiplied {
     norm: Rc<dyn Collectives>,
     replicas: usize,
@@ -104,7 +104,7 @@ impl Collectives for Multiplied {
     }
 }
 
-/// Collectives in which one bit of this rank's input is wrong.
+/// All-gathers in which one bit of this rank's input is wrong.
 struct Corrupted(Rc<dyn Collectives>);
 
 impl Collectives for Corrupted {

@@ -1,4 +1,4 @@
-//! Gradients that differ from the reduced ones when the optimizer gets them.
+//! Faults that change the reduced gradient before the optimizer gets it.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,16 +15,16 @@ use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 use crate::engine::flow::GradientFlow;
 
-/// Content of padding that was not set to zero.
+/// The value in padding that was not set to zero.
 const GARBAGE: f64 = 1e4;
 
-/// Delay of a late copy, much longer than a step takes to reach its optimizer.
+/// The delay of a late copy, which is much longer than a step takes to reach the optimizer.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Changes this rank's partition of the gradient.
+/// A function that changes this rank's partition of the gradient.
 type Change = Box<dyn FnMut(Tensor) -> Result<Tensor>>;
 
-/// The slip of a flow whose gradient changes when it is handed over.
+/// The slip that changes the gradient for the optimizer, or keeps it after the step; `None` for other faults.
 pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<F>>> {
     let change: Change = match fault? {
         Fault::SlicesSwapped => Box::new(|gradient| {
@@ -57,7 +57,7 @@ pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<B
     Some(Box::new(Changed(change)))
 }
 
-/// Slip that changes the gradient when it is handed over.
+/// The slip that changes the gradient when the optimizer gets it.
 struct Changed(Change);
 
 impl<F: GradientFlow> Slip<F> for Changed {
@@ -66,7 +66,7 @@ impl<F: GradientFlow> Slip<F> for Changed {
     }
 }
 
-/// Slip that keeps the gradient after the step.
+/// The slip that never sets the gradient to zero after a step.
 struct NeverZeroed;
 
 impl<F: GradientFlow> Slip<F> for NeverZeroed {
@@ -87,15 +87,15 @@ fn fill_padding(context: &Context, gradient: Tensor) -> Result<Tensor> {
     Ok(gradient)
 }
 
-/// Locks the host tensor, so that a copy that nobody waits for is visible whole or not at all.
+/// Locks the host tensor, so that a copy without a wait is visible completely or not at all.
 fn locked(host: &Mutex<Tensor>) -> MutexGuard<'_, Tensor> {
     host.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies on a thread while the step goes on. By chance, every other copy is delayed: without a
-/// delay, the machine would decide how often a copy without a wait is late.
+/// Copies without a wait. Every second copy on average, at random, runs on another thread with a delay: without the
+/// delay, the machine's load would decide how often a copy is late.
 fn copy_without_waiting(host: &Arc<Mutex<Tensor>>, source: Tensor) {
-    // Chance comes from the clock: ranks that were forked from one process share every seed.
+    // The clock is the source of randomness, because ranks that are forked from one process share every seed.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     if now.subsec_micros().is_multiple_of(2) {
         locked(host).copy_(&source);

@@ -1,4 +1,4 @@
-//! Gradient hooks that do not fire, or fire too often.
+//! Faults of gradient hooks, which do not fire or fire twice.
 
 use std::ffi::c_void;
 
@@ -8,7 +8,7 @@ use super::Injected;
 use crate::engine::hooks::{Hook, on_gradient};
 use crate::shim::autograd::HookKind;
 
-/// The hook to register.
+/// The hook for the engine, faulty if the fault asks for it.
 pub fn hook(fault: Injected, sound: Hook) -> Hook {
     match fault {
         Some(Fault::DeadHooks) => Hook { kind: HookKind::UnkeptAccumulator, ..sound },
@@ -17,7 +17,7 @@ pub fn hook(fault: Injected, sound: Hook) -> Hook {
     }
 }
 
-/// A hook that was registered twice.
+/// A callback that acts like a hook that is registered twice.
 extern "C" fn twice(context: *mut c_void, index: usize) {
     on_gradient(context, index);
     on_gradient(context, index);

@@ -1,4 +1,4 @@
-//! The boundary leak: the reduction comes before the boundary microbatch, which stays local.
+//! The boundary leak: the reduction runs before the boundary microbatch, whose gradient stays local.
 
 use std::rc::Rc;
 
@@ -12,25 +12,25 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// The boundary leak of an accumulator.
+/// The boundary leak for an accumulator; `None` for other faults.
 pub fn of_accumulator(fault: Injected) -> Option<Box<dyn Slip<Accumulator>>> {
     (fault? == Fault::BoundaryLeak).then(|| Box::new(LeakyAccumulator) as _)
 }
 
-/// The boundary leak of buckets.
+/// The boundary leak for buckets; `None` for other faults.
 pub fn of_buckets(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
     let context = Rc::clone(context);
     let leak = LeakyBuckets { context, current: Microbatch::NONE };
     (fault? == Fault::BoundaryLeak).then(|| Box::new(leak) as _)
 }
 
-/// Reduces at the beginning of the boundary's backward.
+/// Reduces at the beginning, not at the end, of the boundary's backward pass.
 fn reduce_early(flow: &mut impl GradientFlow, microbatch: Microbatch) -> Result<()> {
     flow.begin(microbatch)?;
     if microbatch.boundary { flow.reduce() } else { Ok(()) }
 }
 
-/// Accumulates the boundary microbatch on top of the average.
+/// The slip that adds the boundary microbatch to the averaged accumulator.
 struct LeakyAccumulator;
 
 impl Slip<Accumulator> for LeakyAccumulator {
@@ -43,7 +43,7 @@ impl Slip<Accumulator> for LeakyAccumulator {
     }
 }
 
-/// Adds the boundary microbatch to the owners' average, past the bucket.
+/// The slip that adds the boundary microbatch to the owners' average without the bucket.
 struct LeakyBuckets {
     context: Rc<Context>,
     current: Microbatch,

@@ -1,19 +1,18 @@
-//! The faults of `--inject`: parts of the engine that have a slip.
+//! The faults of `--inject`, as variants of the engine's parts with a slip (a deliberate bug).
 //!
-//! Each function here takes a sound part of the engine and returns the part to build in, which is
-//! the same where the run has no fault of that part. A part with a slip wraps the sound one and
-//! delegates to it everything except the fault.
+//! Each function here takes a sound part of the engine and returns the part for the engine, which is the same unless
+//! the run's fault affects it. A part with a slip wraps the sound part and delegates everything to it except the fault.
 //!
-//! | module | subject of its slips |
+//! | module | affected part |
 //! |------|-------------|
 //! | [`settings`](settings()) | the numbers and dtypes |
-//! | [`groups`](groups()) | the ranks that take part in a collective, and its result |
+//! | [`groups`](groups()) | the ranks of a collective, and its result |
 //! | [`hook`](hook()) | the hooks that autograd calls |
-//! | [`flow`] | a gradient flow, into which slips of `arrivals`, `buckets`, `leak`, `handover` and `process` are built |
-//! | [`arrivals`] | a gradient on its way into the accumulation |
-//! | [`buckets`] | the bucket, and the times of its flushes |
+//! | [`flow`] | a gradient flow, which gets the slips of `arrivals`, `buckets`, `leak`, `handover` and `process` |
+//! | [`arrivals`] | a gradient before its accumulation |
+//! | [`buckets`] | the content of a bucket, and the times of its flushes |
 //! | [`leak`] | the order of accumulation and reduction |
-//! | [`reduction`](reduction()) | buckets on their way to the owners |
+//! | [`reduction`](reduction()) | the reduction of buckets |
 //! | [`handover`] | the gradient that the optimizer gets |
 //! | [`step`] | loss scale, clipping, the update and the all-gather |
 //! | [`process`] | the process of a rank |
@@ -42,7 +41,7 @@ pub use self::step::{clip, scaler, update, weights};
 use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 
-/// The fault that a rank has, if any.
+/// The fault of a rank; `None` if the rank is sound.
 pub type Injected = Option<Fault>;
 
 /// The fault of a run on this rank; some faults affect only the last rank.
@@ -51,7 +50,7 @@ pub fn of(spec: &RunSpec, rank: usize) -> Injected {
     spec.inject().filter(|fault| is_last || !fault.is_of_last_rank())
 }
 
-/// Adds a flat gradient of this rank alone, not averaged, to this rank's partition of the average.
+/// Adds a flat gradient of only this rank, without averaging, to this rank's partition of the average.
 fn add_unaveraged(
     context: &Context,
     averaged: &Tensor,

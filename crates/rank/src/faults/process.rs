@@ -1,4 +1,4 @@
-//! Faults of the process rather than of the gradients, before its second backward.
+//! Faults of the rank's process, which occur before its second backward pass.
 
 use std::rc::Rc;
 use std::thread;
@@ -13,7 +13,7 @@ use super::flow::Slip;
 use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 
-/// The slip of a rank that misbehaves.
+/// The slip of a rank that dies, hangs or writes rubbish; `None` for other faults.
 pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<F>>> {
     let misbehave: fn(&Context) -> Result<()> = match fault? {
         Fault::RankDies => |_| Ok(raise(Signal::SIGKILL)?),
@@ -31,7 +31,7 @@ pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<B
     Some(Box::new(Misbehaves { context: Rc::clone(context), backwards: 0, misbehave }))
 }
 
-/// Slip of a rank that does something else before its second backward.
+/// The slip that calls a function before the second backward pass.
 struct Misbehaves {
     context: Rc<Context>,
     backwards: usize,

@@ -1,4 +1,4 @@
-//! Buckets that are reduced too late, in the wrong order, with the wrong list of parameters, or not
+//! Faults of the reduction: buckets are reduced too late, in the wrong order, with the wrong list of parameters, or not
 //! at all.
 
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 use crate::engine::reduction::{Reducer, Reduction};
 
-/// The reduction to build in.
+/// The reduction for the engine, with a slip if the fault asks for one.
 pub fn reduction(
     fault: Injected,
     context: &Rc<Context>,
@@ -34,7 +34,7 @@ pub fn reduction(
     Ok(Box::new(Slipping { sound, slip }))
 }
 
-/// A slip of a reduction; methods that it does not define do the right thing.
+/// A slip of a reduction. The default of each method does nothing wrong.
 trait Slip {
     /// Replaces [`Reduction::average`].
     fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()>;
@@ -48,7 +48,7 @@ trait Slip {
     fn zero(&mut self) {}
 }
 
-/// A reducer with a slip.
+/// A sound reducer, wrapped with a slip.
 struct Slipping {
     sound: Reducer,
     slip: Box<dyn Slip>,
@@ -74,7 +74,7 @@ impl Reduction for Slipping {
     }
 }
 
-/// Slip that leaves the first bucket of each step unaveraged: each rank keeps its own gradients.
+/// The slip that does not average the first bucket of each step, so that each rank keeps its own gradients.
 struct FirstUnaveraged {
     context: Rc<Context>,
     buckets: usize,
@@ -101,7 +101,7 @@ impl Slip for FirstUnaveraged {
     }
 }
 
-/// Slip that splits a bucket by the list of parameters of the previous bucket.
+/// The slip that splits a bucket by the parameter list of the previous bucket.
 struct StaleList {
     context: Rc<Context>,
     last: Vec<usize>,
@@ -118,7 +118,7 @@ impl Slip for StaleList {
             list = params;
         }
         let mut end = 0;
-        // Keep only as many parameters as the buffer has elements for.
+        // Only parameters that fit into the buffer's elements are kept.
         list.retain(|&param| {
             end += self.context.plan.params()[param].numel();
             end <= wire.numel()
@@ -127,7 +127,7 @@ impl Slip for StaleList {
     }
 }
 
-/// Slip that reduces a bucket only when the next one is full.
+/// The slip that reduces a bucket only when the next bucket is full.
 struct Late {
     bucket: Option<Contents>,
 }
@@ -142,7 +142,7 @@ impl Slip for Late {
     }
 }
 
-/// Slip that swaps the reductions of the first two buckets.
+/// The slip that swaps the reductions of the first two buckets.
 struct Swapped {
     is_first: bool,
     held: Option<Contents>,
@@ -151,7 +151,7 @@ struct Swapped {
 impl Slip for Swapped {
     fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()> {
         if std::mem::take(&mut self.is_first) {
-            // Copied, because the buffer is filled again.
+            // The content is copied, because the buffer is filled again.
             let Contents { wire, params } = contents;
             self.held = Some(Contents { wire: wire.copy(), params });
             return Ok(());

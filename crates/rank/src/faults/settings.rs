@@ -1,11 +1,11 @@
-//! Wrong numbers and dtypes.
+//! Faults that are wrong numbers or dtypes.
 
 use zprobe_model::spec::{Dtype, Fault};
 
 use super::Injected;
 use crate::engine::settings::Settings;
 
-/// The settings to compute with.
+/// The settings for the engine, with the wrong value if the fault asks for it.
 pub fn settings(fault: Injected, mut sound: Settings) -> Settings {
     match fault {
         Some(Fault::AccumulatedInBf16) => sound.accumulation_dtype = Dtype::Bf16,
@@ -17,7 +17,7 @@ pub fn settings(fault: Injected, mut sound: Settings) -> Settings {
         }
         Some(Fault::PartitionOwnedTwice) => sound.owner = 0,
         Some(Fault::BucketOverfilled) => sound.bucket_room = sound.bucket_room.saturating_mul(2),
-        // With a single buffer, the buffer that is being reduced is also filled.
+        // With a single buffer, new gradients overwrite the bucket that is being reduced.
         Some(Fault::BufferOverwritten) => sound.bucket_buffers = 1,
         _ => {}
     }

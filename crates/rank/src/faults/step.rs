@@ -1,4 +1,4 @@
-//! Steps that keep the loss scale, clip twice, or leave out the update or the all-gather after it.
+//! Faults of the optimizer step: it keeps the loss scale, clips twice, or leaves out the update or the all-gather.
 
 use anyhow::Result;
 use tch::Tensor;
@@ -10,7 +10,7 @@ use crate::engine::inner::{ParameterGroups, Update};
 use crate::engine::parameters::{Parameters, Weights};
 use crate::engine::scaler::{LossScaler, Scaler};
 
-/// The loss scaler to build in.
+/// The loss scaler for the engine, faulty if the fault asks for it.
 pub fn scaler(fault: Injected, sound: LossScaler) -> Box<dyn Scaler> {
     match fault {
         Some(Fault::LossScaleKept) => Box::new(Kept(sound)),
@@ -18,7 +18,7 @@ pub fn scaler(fault: Injected, sound: LossScaler) -> Box<dyn Scaler> {
     }
 }
 
-/// A loss scale that stays in the gradient.
+/// A loss scaler that never unscales the gradient.
 struct Kept(LossScaler);
 
 impl Scaler for Kept {
@@ -35,7 +35,7 @@ impl Scaler for Kept {
     }
 }
 
-/// The clipping to build in.
+/// The gradient clipping for the engine, faulty if the fault asks for it.
 pub fn clip(fault: Injected, sound: Limit) -> Box<dyn Clip> {
     match fault {
         Some(Fault::ClippedTwice) => Box::new(Twice(sound)),
@@ -43,7 +43,7 @@ pub fn clip(fault: Injected, sound: Limit) -> Box<dyn Clip> {
     }
 }
 
-/// A gradient that is clipped twice, by the same norm.
+/// A clipping that scales the gradient twice, by the same norm.
 struct Twice(Limit);
 
 impl Clip for Twice {
@@ -53,7 +53,7 @@ impl Clip for Twice {
     }
 }
 
-/// The inner optimizers to build in.
+/// The inner optimizers for the engine, faulty if the fault asks for it.
 pub fn update(fault: Injected, sound: ParameterGroups) -> Box<dyn Update> {
     match fault {
         Some(Fault::StepSkipped) => Box::new(Skipped),
@@ -61,7 +61,7 @@ pub fn update(fault: Injected, sound: ParameterGroups) -> Box<dyn Update> {
     }
 }
 
-/// An update that is left out.
+/// An update that does nothing.
 struct Skipped;
 
 impl Update for Skipped {
@@ -70,7 +70,7 @@ impl Update for Skipped {
     }
 }
 
-/// The parameters to build in, which the model holds as `params`.
+/// The parameters for the engine, faulty if the fault asks for it; `params` are the model's tensors.
 pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn Weights> {
     match fault {
         Some(Fault::StaleAllGather) => {
@@ -87,7 +87,7 @@ pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn
     }
 }
 
-/// An update that never reaches the model.
+/// Updates the parameters, and then restores the model's former values.
 fn undone(sound: &mut Parameters, master: &Tensor, params: &[Tensor]) -> Result<()> {
     let before: Vec<Tensor> = params.iter().map(Tensor::copy).collect();
     sound.update(master)?;
@@ -97,7 +97,7 @@ fn undone(sound: &mut Parameters, master: &Tensor, params: &[Tensor]) -> Result<
     Ok(())
 }
 
-/// Parameters that are updated in another way.
+/// Parameters with another update function.
 struct Updated<U>(Parameters, U);
 
 impl<U: FnMut(&mut Parameters, &Tensor) -> Result<()>> Weights for Updated<U> {

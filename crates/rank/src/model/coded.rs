@@ -1,9 +1,8 @@
-//! The coded model: a loss linear in every parameter, `S·Σ_p <p, x[r,m,p]>`.
+//! The coded model, whose loss is linear in every parameter: `S·Σ_p <p, x[r,m,p]>`.
 //!
-//! Its gradient with respect to `p` is `S·x[r,m,p]` whatever the parameter's value, and `x` is a
-//! row of the run's [`Code`]. With `S = W·GA` the averaged sum lands on integers. Parameters start
-//! at small multiples of the learning rate, so that plain SGD keeps them exact too.
-//! The [`Workload`] gives the terms of each loss.
+//! The gradient with respect to `p` is `S·x[r,m,p]` for any value of the parameter, and `x` is a row of the run's
+//! [`Code`]. With `S = W·GA` the averaged sum consists of integers. Parameters start at small multiples of the learning
+//! rate, so that plain SGD keeps them exact, too. The [`Workload`] names the terms of each loss.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
@@ -14,7 +13,7 @@ use zprobe_model::spec::{Plan, RunSpec, Workload};
 use super::{ProbeModel, leaf, shape};
 use crate::dtype::kind_of;
 
-/// Parameters and codes of one rank.
+/// The parameters and the codes of one rank.
 pub struct Coded {
     spec: RunSpec,
     plan: Plan,
@@ -23,14 +22,14 @@ pub struct Coded {
     device: Device,
     code: Code,
     parameters: Vec<Tensor>,
-    /// A parameter that the engine is never given.
+    /// A parameter that the engine does not know.
     unmanaged: Tensor,
-    /// The terms of the next loss, with their data.
+    /// The terms of the next loss: the index of the parameter, and the data multiplied by the term's factor.
     prepared: Vec<(usize, Tensor)>,
 }
 
 impl Coded {
-    /// Makes the parameters.
+    /// Creates the parameters with their exact initial values.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let code = Plan::code(spec);
         let unit = spec.optimizer.readable_lr().unwrap_or(1.0);
@@ -51,14 +50,14 @@ impl Coded {
         Ok(Self { spec, plan, workload, rank, device, code, parameters, unmanaged, prepared })
     }
 
-    /// The terms of each loss of a microbatch, as far as they have a gradient.
+    /// The terms (parameter, factor) of each loss of a microbatch, without those of frozen parameters.
     fn losses(&self, step: usize, microbatch: usize) -> Vec<Vec<(usize, f64)>> {
         let trainable = |(param, _): &(usize, f64)| self.plan.params()[*param].trainable;
         let losses = self.workload.losses(step, microbatch).iter();
         losses.map(|loss| loss.terms().into_iter().filter(trainable).collect()).collect()
     }
 
-    /// A parameter's data in a microbatch, fp32.
+    /// A parameter's data in a microbatch, in fp32.
     fn data(&self, step: usize, microbatch: usize, param: usize) -> Result<Tensor> {
         let column = self.spec.column(step, self.rank, microbatch);
         let elements = self.plan.params()[param].range();
@@ -97,7 +96,7 @@ impl ProbeModel for Coded {
         }
         let mut sum = Tensor::zeros([], (Kind::Float, self.device));
         for (param, data) in self.prepared.drain(..) {
-            // Summed in fp32, so that the division by GA that follows does not round twice.
+            // The sum is in fp32, so that the later division by GA does not round twice.
             sum += (self.parameters[param].to_kind(Kind::Float) * data).sum(Kind::Float);
         }
         Ok(sum * self.spec.contributions_per_step() as f64)

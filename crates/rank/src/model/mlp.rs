@@ -11,23 +11,23 @@ use crate::dtype::kind_of;
 
 const WIDTH: i64 = 64;
 
-/// Parameters and data of one rank.
+/// The parameters and the data of one rank.
 pub struct Mlp {
     parameters: Vec<Tensor>,
-    /// Input and target by step and microbatch.
+    /// The inputs and targets of all microbatches, in the order of steps and microbatches.
     batches: Vec<(Tensor, Tensor)>,
     gradient_accumulation_steps: usize,
-    /// Index of the current batch.
+    /// The index of the current microbatch in `batches`.
     current: usize,
 }
 
 impl Mlp {
-    /// Draws equal parameters on all ranks, and this rank's samples of each global batch, on the
-    /// CPU so that they are the same for every device.
+    /// Draws the same parameters on all ranks, and this rank's samples of each global batch. The CPU draws them, so
+    /// that they are the same for every device.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let kind = kind_of(spec.dtype);
         tch::manual_seed(spec.seed.cast_signed());
-        // torch.nn.Linear's own initialisation: uniform within ±1/sqrt(fan_in).
+        // As torch.nn.Linear initialises its parameters: uniform within ±1/sqrt(fan_in).
         let bound = 1.0 / (WIDTH as f64).sqrt();
         let parameters = plan
             .params()
@@ -55,8 +55,8 @@ impl Mlp {
     }
 }
 
-/// Inputs and targets of these samples of the run, in fp32. Each is drawn from a seed of its own, so
-/// that it does not depend on how the global batch is split.
+/// The inputs and targets of these samples of the run, in fp32. Each sample has its own seed, so that the data do not
+/// depend on how the global batch is split.
 fn batch(spec: &RunSpec, samples: Range<usize>) -> Result<(Tensor, Tensor), TchError> {
     let (inputs, targets): (Vec<Tensor>, Vec<Tensor>) = samples
         .map(|sample| {

@@ -1,4 +1,4 @@
-//! Synthetic models: parameters, and one loss per (step, microbatch).
+//! The synthetic models, with parameters and the losses of each step and microbatch.
 
 mod coded;
 mod mlp;
@@ -7,22 +7,22 @@ use anyhow::Result;
 use tch::{Device, Tensor};
 use zprobe_model::spec::{Model, Plan, RunSpec};
 
-/// A model and its data on one rank.
+/// A model with its data on one rank.
 pub trait ProbeModel {
-    /// The parameters in flat order, equal on all ranks: leaves that require gradients unless they
+    /// The parameters in flat order, with equal values on all ranks. They are leaves, and require gradients unless they
     /// are frozen.
     fn parameters(&self) -> &[Tensor];
 
-    /// Number of losses of a microbatch, which go backward one after the other.
+    /// The number of losses of a microbatch; each has its own backward pass.
     fn parts(&self, step: usize, microbatch: usize) -> usize;
 
-    /// Makes the data of one loss, as a data loader would.
+    /// Creates the data of one loss, as a data loader would.
     fn prepare(&mut self, step: usize, microbatch: usize, part: usize) -> Result<()>;
 
-    /// The loss on the data made last, not yet divided by the accumulation steps.
+    /// The loss on the data of the last `prepare`, not yet divided by the accumulation steps.
     fn loss(&mut self) -> Result<Tensor>;
 
-    /// True if gradients are known in advance, so that they need not be recorded.
+    /// True if the local gradients are known in advance, so that they need not be recorded.
     fn is_coded(&self) -> bool;
 }
 
@@ -39,7 +39,7 @@ pub fn build(
     })
 }
 
-/// Makes a parameter: a leaf that requires gradients.
+/// Creates a parameter: a leaf of the autograd graph that requires gradients.
 fn leaf(values: &Tensor) -> Tensor {
     values.detach().copy().set_requires_grad(true)
 }

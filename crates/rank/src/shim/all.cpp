@@ -1,4 +1,4 @@
-// The whole shim as one translation unit: reading torch's headers is most of compiling it.
+// The whole shim is one translation unit, because parsing torch's headers takes most of the compile time.
 
 #include "autograd.cpp"
 #include "c10d.cpp"

@@ -1,4 +1,4 @@
-//! The autograd graph: the parameters that it reaches, and hooks that fire when a gradient arrives.
+//! Access to the autograd graph: the parameters that a loss reaches, and hooks for complete gradients.
 
 use std::ffi::c_void;
 
@@ -30,20 +30,20 @@ unsafe extern "C" {
     fn zp_clear_grad(param: TensorPtr) -> i32;
 }
 
-/// The ends of the graph behind a loss.
+/// The leaves of the autograd graph of a loss.
 pub struct Graph {
-    /// Number of all `AccumulateGrad` nodes.
+    /// The number of all `AccumulateGrad` nodes.
     pub accumulate_grad_nodes: usize,
-    /// Indices of the parameters reached.
+    /// The indices of the parameters that the loss reaches.
     pub params: Vec<usize>,
 }
 
-/// Walks the autograd graph behind `loss`.
+/// Walks the autograd graph of `loss`.
 pub fn walk_graph(loss: &Tensor, params: &[Tensor]) -> Result<Graph> {
     let pointers: Vec<TensorPtr> = params.iter().map(ptr).collect();
     let mut reached = vec![0u8; params.len()];
     let mut nodes = 0;
-    // SAFETY: all pointers are live tensors; `reached` has room for `params.len()` flags.
+    // SAFETY: all pointers refer to live tensors; `reached` has room for `params.len()` flags.
     check(unsafe {
         zp_graph_walk(
             ptr(loss),
@@ -57,20 +57,20 @@ pub fn walk_graph(loss: &Tensor, params: &[Tensor]) -> Result<Graph> {
     Ok(Graph { accumulate_grad_nodes: nodes, params })
 }
 
-/// A way to attach a gradient hook to its parameter.
+/// The kind of a gradient hook, which decides how the hook is attached to its parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum HookKind {
-    /// `register_post_accumulate_grad_hook`: owned by the parameter.
+    /// A hook of `register_post_accumulate_grad_hook`, which the parameter owns.
     PostAccumulateGrad,
-    /// A hook on an `AccumulateGrad` node that nobody keeps: it dies at once and never fires.
+    /// A hook on an `AccumulateGrad` node that nothing keeps alive: node and hook die at once, so it never fires.
     UnkeptAccumulator,
 }
 
-/// Calls `callback(context, index)` whenever `param` has received a gradient: on the thread that
-/// called backward, or, for a CUDA tensor, on autograd's thread for its device while that one waits.
+/// Calls `callback(context, index)` whenever `param` has received a gradient. The call is on the thread that called
+/// backward, or for a CUDA tensor on autograd's device thread, while the calling thread waits.
 ///
 /// # Safety
-/// `context` must stay valid, and be what `callback` expects, until the last backward through this
+/// `context` must be of the type that `callback` expects, and stay valid until the last backward pass through this
 /// parameter has returned.
 pub unsafe fn register_hook(
     param: &Tensor,

@@ -20,7 +20,7 @@ struct zp_group {
 
 struct zp_work {
   c10::intrusive_ptr<c10d::Work> work;
-  // c10d keeps the tensors of some operations only.
+  // The tensors are kept here, because c10d keeps them alive only for some operations.
   std::vector<at::Tensor> tensors;
 };
 

@@ -1,4 +1,4 @@
-//! Bindings of c10d: the TCPStore at which ranks meet, and the Gloo process group.
+//! Bindings of c10d: the TCPStore for the ranks' rendezvous, and the Gloo process group.
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::fd::{IntoRawFd as _, OwnedFd};
@@ -10,15 +10,15 @@ use tch::Tensor;
 
 use super::{TensorPtr, check, last_error, ptr};
 
-/// Opaque `zp_store`.
+/// The opaque C++ type `zp_store`.
 #[repr(C)]
 struct RawStore(c_void);
 
-/// Opaque `zp_group`.
+/// The opaque C++ type `zp_group`.
 #[repr(C)]
 struct RawGroup(c_void);
 
-/// Opaque `zp_work`.
+/// The opaque C++ type `zp_work`.
 #[repr(C)]
 struct RawWork(c_void);
 
@@ -64,7 +64,7 @@ unsafe extern "C" {
 pub struct Store(NonNull<RawStore>);
 
 impl Store {
-    /// Joins the store at `host:port`; with `listener` this process also hosts it there.
+    /// Connects to the store at `host:port`; with `listener` this process also hosts the store on that socket.
     pub fn join(
         host: &str,
         port: u16,
@@ -72,7 +72,7 @@ impl Store {
         timeout: Duration,
     ) -> Result<Self> {
         let c_host = CString::new(host)?;
-        // The server owns the descriptor from here on.
+        // The store's server owns the descriptor from here on.
         let fd = listener.map_or(-1, OwnedFd::into_raw_fd);
         // SAFETY: `c_host` outlives the call.
         let raw = unsafe { zp_store_join(c_host.as_ptr(), port, fd, millis(timeout)) };
@@ -82,21 +82,21 @@ impl Store {
             .with_context(|| format!("cannot join the TCPStore at {host}:{port}"))
     }
 
-    /// Sets a key.
+    /// Sets the value of a key.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = CString::new(key)?;
         // SAFETY: the store is live; key and value outlive the call.
         check(unsafe { zp_store_set(self.0.as_ptr(), key.as_ptr(), value.as_ptr(), value.len()) })
     }
 
-    /// Deletes a key if it is there.
+    /// Deletes a key if the key exists.
     pub fn delete(&self, key: &str) -> Result<()> {
         let key = CString::new(key)?;
         // SAFETY: the store is live; the key outlives the call.
         check(unsafe { zp_store_delete(self.0.as_ptr(), key.as_ptr()) })
     }
 
-    /// True if a key is there.
+    /// True if a key exists.
     pub fn has(&self, key: &str) -> Result<bool> {
         let key = CString::new(key)?;
         // SAFETY: the store is live; the key outlives the call.
@@ -107,14 +107,14 @@ impl Store {
         }
     }
 
-    /// Waits until all keys are there and returns their values.
+    /// Waits until all keys exist, and returns their values.
     pub fn wait_get(&self, keys: &[String], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         extern "C" fn sink(context: *mut c_void, index: usize, data: *const u8, len: usize) {
-            // SAFETY: `context` is the vector below.
+            // SAFETY: `context` points to the vector `values` below.
             let values = unsafe { &mut *context.cast::<Vec<Vec<u8>>>() };
             // An empty value may come as a null pointer.
             if len > 0 {
-                // SAFETY: `data` points to `len` bytes for this call.
+                // SAFETY: `data` points to `len` bytes that are valid during this call.
                 values[index] = unsafe { std::slice::from_raw_parts(data, len) }.to_vec();
             }
         }
@@ -122,8 +122,8 @@ impl Store {
             keys.iter().map(|key| CString::new(key.as_str())).collect::<Result<_, _>>()?;
         let pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
         let mut values = vec![Vec::new(); keys.len()];
-        // SAFETY: the store is live; names and `values` outlive the call; `sink` is called with
-        // indices below `keys.len()`.
+        // SAFETY: the store is live; `names` and `values` outlive the call; `sink` is called only with indices below
+        // `keys.len()`.
         check(unsafe {
             zp_store_wait_get(
                 self.0.as_ptr(),
@@ -140,12 +140,12 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: made by zp_store_join, freed once.
+        // SAFETY: the store was created by `zp_store_join`, and is freed once.
         unsafe { zp_store_free(self.0.as_ptr()) }
     }
 }
 
-/// c10d's `ProcessGroupGloo` over a network interface.
+/// c10d's `ProcessGroupGloo` on a network interface.
 pub struct Gloo(NonNull<RawGroup>);
 
 impl Gloo {
@@ -160,7 +160,7 @@ impl Gloo {
         let (rank, world_size) = (i32::try_from(rank)?, i32::try_from(world_size)?);
         let interface = CString::new(interface)?;
         let (store, interface) = (store.0.as_ptr(), interface.as_ptr());
-        // SAFETY: the store and the text are live.
+        // SAFETY: the store and the interface's name outlive the call.
         let raw = unsafe { zp_gloo_new(store, rank, world_size, interface, millis(timeout)) };
         NonNull::new(raw)
             .map(Self)
@@ -195,8 +195,8 @@ impl Gloo {
     }
 }
 
-/// An operation that was started, with the tensors that it uses.
-#[must_use = "an operation that nobody waits for may still write"]
+/// A running operation, which keeps its tensors alive.
+#[must_use = "an operation may still write until it is waited for"]
 pub struct Work(NonNull<RawWork>);
 
 impl Work {
@@ -206,14 +206,14 @@ impl Work {
 
     /// Waits until the operation has completed on this rank.
     pub fn wait(self) -> Result<()> {
-        // SAFETY: made by the shim, and given back to it once.
+        // SAFETY: the shim created the operation, and frees it once, here.
         check(unsafe { zp_work_wait(self.0.as_ptr()) })
     }
 }
 
 impl Drop for Gloo {
     fn drop(&mut self) {
-        // SAFETY: made by zp_gloo_new, freed once.
+        // SAFETY: the group was created by `zp_gloo_new`, and is freed once.
         unsafe { zp_group_free(self.0.as_ptr()) }
     }
 }

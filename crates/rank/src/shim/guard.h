@@ -1,4 +1,4 @@
-// Keeps C++ exceptions on this side of the boundary.
+// Catches C++ exceptions before they cross the boundary to Rust.
 #pragma once
 
 #include <exception>
@@ -13,7 +13,7 @@ inline std::string& last_error() {
   return message;
 }
 
-// Runs `body`; on an exception remembers its message and returns `failure`.
+// Runs `body`. On an exception, stores the message for zp_last_error() and returns `failure`.
 template <typename Result, typename Body>
 Result guarded(Result failure, Body&& body) {
   try {

@@ -1,4 +1,4 @@
-//! Uninitialised memory.
+//! Fills uninitialised memory, to detect reads of it.
 
 use anyhow::Result;
 
@@ -8,8 +8,8 @@ unsafe extern "C" {
     fn zp_poison_memory() -> i32;
 }
 
-/// Makes torch fill the memory that it hands out with NaN, from now on and in this process.
+/// Makes torch fill all newly allocated memory of this process with NaN from now on.
 pub fn poison() -> Result<()> {
-    // SAFETY: sets flags of torch's global context, before anything else of this rank runs.
+    // SAFETY: the function only sets flags of torch's global context, before other code of this rank runs.
     check(unsafe { zp_poison_memory() })
 }

@@ -1,4 +1,4 @@
-//! Safe wrappers of the C++ shim: the parts of libtorch that tch does not bind.
+//! Safe wrappers of the C++ shim for the parts of libtorch that tch does not bind.
 
 pub mod autograd;
 pub mod c10d;
@@ -9,10 +9,10 @@ use std::ffi::{CStr, c_char};
 use anyhow::{Error, anyhow};
 use tch::Tensor;
 
-/// An `at::Tensor` behind tch's handle.
+/// A pointer to the `at::Tensor` in tch's handle.
 pub(super) type TensorPtr = *const std::ffi::c_void;
 
-// Every crate with this module links the C++ shim and libtorch; `build.rs` says where they are.
+// Every crate with this module links the C++ shim and libtorch; `build.rs` sets their paths.
 #[link(name = "zprobe_shim", kind = "static")]
 #[link(name = "torch_cpu")]
 #[link(name = "c10")]
@@ -23,13 +23,13 @@ unsafe extern "C" {
     fn zp_loaded_release() -> *const c_char;
 }
 
-/// Release of the libtorch that this binary was built against.
+/// The release of the libtorch that this binary was built against, for example `2.11.0`.
 pub fn torch_version() -> String {
     // SAFETY: the shim returns a static, NUL-terminated string.
     unsafe { CStr::from_ptr(zp_torch_version()) }.to_string_lossy().into_owned()
 }
 
-/// Release of the loaded libtorch, as given by its build settings.
+/// The release of the loaded libtorch, from its build settings; empty if they do not contain it.
 pub fn loaded_release() -> String {
     // SAFETY: the shim returns NUL-terminated text that lives until this thread's next call.
     unsafe { CStr::from_ptr(zp_loaded_release()) }.to_string_lossy().into_owned()

@@ -1,39 +1,38 @@
-//! A finding in brief: the lines that a reader needs first, in the order in which they are needed.
+//! The main finding in brief: the few lines that a reader needs first.
 
 use super::{Block, Document, Fact, Matrix, Span, Topic, journey, ranks};
 use crate::words::one_line;
 use crate::{Finding, Report, Severity, pointless};
 
-/// Most characters of a message in brief; the whole of it is in every other form.
+/// The largest number of characters of a message in brief; every other form has the whole message.
 const MESSAGE: usize = 400;
 
-/// Most places of ranks in brief.
+/// The largest number of lines about the stack traces of ranks in brief.
 const MOST_PLACES: usize = 8;
 
-/// Surroundings of a report that are no part of it: where it lies, and what else there is to run.
+/// The context in which a report is shown: its directory, and the commands that the user can run next.
 #[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
-    /// Directory of the recorded run, if it has one.
+    /// The directory of the recorded run; `None` if the run is not recorded on disk.
     pub run_dir: Option<&'a str>,
-    /// A command that runs an engine of the user's, with a sentence that leads to it, where the run was of
-    /// zprobe's own.
+    /// A sentence with the command that runs an engine of the user's; `None` unless the run was of zprobe's own engine.
     pub own_engine: Option<&'a str>,
-    /// A command that makes the run again here, with the interpreter that was named.
+    /// The command that repeats the run on this machine, with the interpreter that was named.
     pub again: Option<&'a str>,
-    /// Documentation of a rule, by its code.
+    /// The function that returns the documentation of a rule by its code.
     pub page: Option<fn(&str) -> Option<&'static str>>,
 }
 
-/// The beginning of a paragraph of a page that is for training scripts alone.
+/// The words that begin a paragraph which is only for training scripts, on a rule's page.
 const IN_A_SCRIPT: &str = "In a training script, ";
 
 impl Surroundings<'_> {
-    /// The first sentence of a section of a rule's documentation.
+    /// The first sentence of a section of a rule's page.
     fn first_sentence(&self, code: &str, section: &str) -> Option<String> {
         first_sentence(self.page?(code)?, section)
     }
 
-    /// The first advice of a rule's page: for a user's script that for scripts, where the page has one.
+    /// The first advice of a rule's page; for a user's script, the advice for scripts if the page has one.
     fn advice(&self, code: &str, is_script: bool) -> Option<String> {
         let page = self.page?(code)?;
         let of_script = page.split_once(IN_A_SCRIPT).filter(|_| is_script);
@@ -43,7 +42,7 @@ impl Surroundings<'_> {
     }
 }
 
-/// The first sentence of a section of a page in Markdown, in one line.
+/// The first sentence of a section of a Markdown page, in one line; `None` if the section is missing or empty.
 pub fn first_sentence(page: &str, section: &str) -> Option<String> {
     let (_, behind) = page.split_once(&format!("## {section}\n"))?;
     let paragraph = behind.trim_start().split("\n\n").next()?;
@@ -54,18 +53,18 @@ pub fn first_sentence(page: &str, section: &str) -> Option<String> {
 
 /// The main finding of a report in brief.
 pub struct Brief<'a> {
-    /// Facts before the matrix, each with a label of one word.
+    /// The facts before the matrix, each with a label of one word.
     pub before: Vec<Fact>,
-    /// A matrix of weights that are not as planned, if some were read.
+    /// The first matrix of weights that are not as planned; `None` if no such weights were read.
     pub matrix: Option<&'a Matrix>,
-    /// Number of other matrices that are not as planned.
+    /// The number of other matrices that are not as planned.
     pub more: usize,
-    /// Facts behind the matrix.
+    /// The facts after the matrix.
     pub behind: Vec<Fact>,
 }
 
 impl<'a> Document<'a> {
-    /// The main finding in brief; none where nothing was found.
+    /// The main finding in brief; `None` if there are no findings.
     pub fn brief(&'a self, report: &Report, around: &Surroundings<'_>) -> Option<Brief<'a>> {
         let main = self.findings.first()?;
         let mut before = Vec::new();
@@ -82,7 +81,7 @@ impl<'a> Document<'a> {
             rank.failure.as_deref().or_else(|| rank.stderr.as_deref()?.lines().next_back())
         });
         let last_words = last_words.filter(|said| !main.message.contains(said));
-        before.extend(last_words.map(|line| Fact::new("said", shortened(line))));
+        before.extend(last_words.map(|line| Fact::new("error", shortened(line))));
         let mut places = ranks::places(report);
         if places.len() > MOST_PLACES {
             places.truncate(MOST_PLACES);
@@ -99,7 +98,7 @@ impl<'a> Document<'a> {
         let mut matrices = matrices.flatten().filter(|matrix| matrix.table.is_some());
         let (matrix, more) = (matrices.next(), matrices.count());
         let mut behind = Vec::new();
-        behind.extend(known.map(|bug| Fact::new("whom", one_line(&bug.summary))));
+        behind.extend(known.map(|bug| Fact::new("affects", one_line(&bug.summary))));
         behind.extend(effect(main, around).map(|effect| Fact::new("effect", effect)));
         let cause = known.map(|bug| one_line(&bug.cause)).or_else(|| journey::place(report));
         behind.extend(cause.map(|cause| Fact::new("where", cause)));
@@ -108,24 +107,25 @@ impl<'a> Document<'a> {
             let known = finding.known.first().map(|bug| format!(" (known bug {})", bug.name));
             Fact::new("also", finding.title() + &known.unwrap_or_default())
         }));
-        behind.push(Fact::new("ran", self.ran(report)));
+        behind.push(Fact::new("setup", self.ran(report)));
         Some(Brief { before, matrix, more, behind })
     }
 
-    /// The engine with its version, where the run was not of a user's script.
+    /// The name of the engine with its version; `None` if the run was of a user's script.
     pub fn engine(&self, report: &Report) -> Option<&str> {
         let first = self.setting.first().filter(|_| report.run.spec.script().is_none())?;
         first.split(", ").next()
     }
 
-    /// The settings in one line, without the engine's name, which the verdict says.
+    /// The settings in one line, without the engine's name, which is in the line of the verdict.
     fn ran(&self, report: &Report) -> String {
         let all = self.setting.join("; ");
         let engine = self.engine(report).map(|engine| format!("{engine}, "));
         engine.and_then(|engine| all.strip_prefix(&engine).map(str::to_owned)).unwrap_or(all)
     }
 
-    /// Facts on a run without a finding: what it could have seen, and what it did not exercise.
+    /// The facts about a run without findings: the smallest deviation that it could have detected, and the parts of
+    /// training that it did not exercise.
     pub fn reach(&self) -> Vec<Fact> {
         let facts = self.about(Topic::Power).map(|section| &section.blocks[..]);
         let facts = facts.into_iter().flatten().filter_map(|block| match block {
@@ -133,17 +133,17 @@ impl<'a> Document<'a> {
             _ => None,
         });
         let facts = facts.flatten().map(|fact| {
-            // Reasons and flags are for who reads on.
+            // The reasons and flags after the colon are only in the full report.
             let subject =
                 |said: &Span| said.text().split(": ").next().unwrap_or_default().to_owned();
             match fact.label.as_str() {
                 "not exercised" => {
                     let subjects: Vec<String> = fact.said.iter().map(subject).collect();
-                    Fact::new("not seen", subjects.join("; "))
+                    Fact::new("untested", subjects.join("; "))
                 }
                 "smallest deviation" => {
                     let said: Vec<&str> = fact.said.iter().map(Span::text).collect();
-                    Fact::new("would see", said.join("; "))
+                    Fact::new("detects", said.join("; "))
                 }
                 _ => {
                     Fact::each("sums", fact.said.iter().map(|it| Span::Text(it.text().to_owned())))
@@ -153,7 +153,7 @@ impl<'a> Document<'a> {
         facts.collect()
     }
 
-    /// The last lines: the verdict with its fix, and the run directory with what to do next.
+    /// The last lines of the brief report: the verdict with its fix, and the run directory with the next command.
     pub fn last_lines(&self, report: &Report, around: &Surroundings<'_>) -> Vec<String> {
         let name = self.verdict.name().to_uppercase();
         let mut lines = vec![match self.findings.first() {
@@ -175,10 +175,10 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Command or words that make a known bug go away; of another finding, what to look at.
+/// The command or the workaround that removes a known bug; for another finding, the first advice of its rule's page.
 fn fix(main: &Finding, around: &Surroundings<'_>, is_script: bool) -> Option<Fact> {
     let Some(bug) = main.known.first() else {
-        return around.advice(&main.code, is_script).map(|words| Fact::new("look", words));
+        return around.advice(&main.code, is_script).map(|words| Fact::new("advice", words));
     };
     let workaround = one_line(bug.workaround.trim());
     let said = match bug.upgrade() {
@@ -189,7 +189,7 @@ fn fix(main: &Finding, around: &Surroundings<'_>, is_script: bool) -> Option<Fac
     Some(Fact::each("fix", said.into_iter().map(Span::Text)))
 }
 
-/// The effect of a finding on training: as it was measured, or else what its rule means.
+/// The effect of a finding on training: its measured consequences, or otherwise the meaning of its rule.
 fn effect(main: &Finding, around: &Surroundings<'_>) -> Option<String> {
     if main.severity == Severity::Error && !main.consequences.is_empty() {
         let told =
@@ -199,7 +199,7 @@ fn effect(main: &Finding, around: &Surroundings<'_>) -> Option<String> {
     around.first_sentence(&main.code, "What it means")
 }
 
-/// A message, cut where it is long.
+/// A message in one line, cut after [`MESSAGE`] characters.
 fn shortened(message: &str) -> String {
     let message = one_line(message);
     match message.char_indices().nth(MESSAGE) {

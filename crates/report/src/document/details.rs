@@ -1,5 +1,5 @@
-//! Sections of facts: the smallest configuration, the engine's own words, the power of the run, its software and
-//! its specification.
+//! The sections that list facts: the smallest configuration, the engine's statements about itself, the power of the
+//! run, its software and its specification.
 
 use serde_json::Value;
 
@@ -8,18 +8,18 @@ use crate::Report;
 use crate::words::amount;
 use zprobe_model::spec::RunSpec;
 
-/// The smallest command that shows a finding, and the trials that led there.
+/// The section about the smallest configuration that shows a finding, with the trials of the search.
 pub(super) fn smallest(report: &Report) -> Option<Section<'_>> {
     let smallest = report.minimised.as_ref()?;
     let trials = smallest.trials.iter().map(|trial| {
-        let label = if trial.kept { "still" } else { "gone" };
+        let label = if trial.kept { "finding remains" } else { "finding gone" };
         Fact::new(label, format!("{}: {}", trial.change, trial.said))
     });
     let runs = amount(smallest.trials.len(), "run");
     let end = if smallest.complete {
-        format!("{runs}; nothing else can be taken from it alone")
+        format!("{runs}; no single further reduction keeps the finding")
     } else {
-        format!("{runs}, which was the limit; --minimise-runs allows more")
+        format!("{runs}, which is the limit; --minimise-runs allows more")
     };
     let facts = trials.chain([Fact::new("", end)]).collect();
     let title = format!("Smallest configuration that shows {}", smallest.code);
@@ -27,14 +27,15 @@ pub(super) fn smallest(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Smallest, title, blocks))
 }
 
-/// Facts that the engine states about itself.
+/// The section with the facts that the engine states about itself.
 pub(super) fn engine(report: &Report) -> Option<Section<'_>> {
     let facts: Vec<_> = report.run.engine_facts.clone().into_iter().collect();
     let title = "What the engine says about itself";
     (!facts.is_empty()).then(|| Section::new(Topic::Engine, title, vec![Block::Pairs(facts)]))
 }
 
-/// The smallest deviation that the run could have seen, and parts of training that it did not exercise.
+/// The section about the smallest deviation that the run could have detected, and the parts of training that it did not
+/// exercise.
 pub(super) fn power(report: &Report) -> Section<'_> {
     let mut facts = vec![Fact::new("smallest deviation", &report.power.statement)];
     let sums = report.precision.iter().map(|it| Span::Text(it.describe()));
@@ -44,7 +45,7 @@ pub(super) fn power(report: &Report) -> Section<'_> {
     Section::new(Topic::Power, "What this run could have seen", vec![Block::Facts(facts)])
 }
 
-/// Versions of the software, and how its buffers were recorded and read.
+/// The section with the versions of the software, the end of the recording, and the method by which weights were read.
 pub(super) fn run(report: &Report) -> Section<'_> {
     let run = &report.run;
     let mut pairs: Vec<(String, String)> = run.versions.clone().into_iter().collect();
@@ -59,7 +60,7 @@ pub(super) fn run(report: &Report) -> Section<'_> {
     Section::detail(Topic::Run, "Software", vec![Block::Pairs(pairs)])
 }
 
-/// The specification of the run, flat: each setting that is there, by its path.
+/// The section with the specification of the run as a flat list: each setting by its path.
 pub(super) fn specification(spec: &RunSpec) -> serde_json::Result<Section<'_>> {
     let mut pairs = Vec::new();
     flatten(String::new(), &serde_json::to_value(spec)?, &mut pairs);

@@ -1,15 +1,15 @@
-//! Findings in words. Every form of a finding is made of these.
+//! Findings in words, from which every form of a finding is made.
 
 use super::{Fact, Span};
 use crate::{Finding, KnownBug};
 
 impl Finding {
-    /// Code and name: `ZP101 boundary-leak`.
+    /// The code and the name of the finding: `ZP101 boundary-leak`.
     pub fn title(&self) -> String {
         format!("{} {}", self.code, self.name)
     }
 
-    /// Place of the finding as far as known: `step 0, microbatch 3, rank 1`.
+    /// The place of the finding, as far as it is known: `step 0, microbatch 3, rank 1`.
     pub fn place(&self) -> String {
         let parts = [("step", self.step), ("microbatch", self.microbatch), ("rank", self.rank)];
         let mut known: Vec<String> =
@@ -19,7 +19,7 @@ impl Finding {
         known.join(", ")
     }
 
-    /// Place and message in one sentence: `step 0, microbatch 3: nobody sent it`.
+    /// The place and the message in one sentence: `step 0, microbatch 3: the gradient is missing`.
     pub fn statement(&self) -> String {
         match self.place() {
             place if place.is_empty() => self.message.clone(),
@@ -27,19 +27,19 @@ impl Finding {
         }
     }
 
-    /// All facts about the finding beside its message: its evidence, its consequences, and the known
-    /// bugs that it looks like.
+    /// All facts about the finding besides its message: its evidence, its consequences, and the known bugs that it
+    /// looks like.
     pub fn facts(&self) -> Vec<Fact> {
         let evidence = self.evidence.iter().map(|evidence| Fact::new("", evidence));
         let consequences = self
             .consequences
             .iter()
-            .map(|it| Fact::new("follows from it", format!("{}: {}", it.code, it.message)));
+            .map(|it| Fact::new("consequence", format!("{}: {}", it.code, it.message)));
         let known = self.known.iter().flat_map(KnownBug::facts);
         evidence.chain(consequences).chain(known).collect()
     }
 
-    /// [`Finding::facts`], one a line.
+    /// The facts of [`Finding::facts`] as text, one fact for each line.
     pub fn lines(&self) -> Vec<String> {
         let line = |fact: &Fact| {
             let said: Vec<&str> = fact.said.iter().map(Span::text).collect();
@@ -50,7 +50,7 @@ impl Finding {
 }
 
 impl KnownBug {
-    /// The bug, and what to do about it.
+    /// The facts about the bug: its description, links and cause, and the workaround.
     pub fn facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::new(format!("known bug {}", self.name), self.description())];
         if !self.links.is_empty() {

@@ -1,11 +1,11 @@
-//! Reason for the verdict, in one line.
+//! The reason for the verdict of a run, in one line.
 
 use std::collections::BTreeSet;
 
 use crate::words::amount;
 use crate::{Ending, Report, Verdict};
 
-/// Reason for the verdict, in one line.
+/// The reason for the verdict of a run, in one line.
 pub fn headline(report: &Report) -> String {
     let spec = &report.run.spec;
     match (report.verdict, &report.findings[..]) {
@@ -13,7 +13,7 @@ pub fn headline(report: &Report) -> String {
             let steps = steps_taken(report);
             let recorded = spec.recorded_steps().count();
             let of_all = if recorded < spec.steps {
-                format!(" (recorded of {})", spec.steps)
+                format!(" (recorded, out of {})", spec.steps)
             } else {
                 String::new()
             };
@@ -44,19 +44,19 @@ pub fn headline(report: &Report) -> String {
     }
 }
 
-/// Reason why nothing can be concluded from a run that came to its end.
+/// The reason why a complete run is inconclusive.
 fn reason(report: &Report) -> String {
     let failed = report.run.not_observed.iter().find(|it| it.why.starts_with("zprobe failed"));
     let refused = || report.not_exercised.iter().find_map(|it| it.strip_prefix("weights of "));
     match (failed, refused()) {
-        (Some(failed), _) => format!("{} was not seen: {}", failed.what, failed.why),
+        (Some(failed), _) => format!("{} was not observed: {}", failed.what, failed.why),
         (None, Some(refused)) => format!("weights were not read: {refused}"),
         (None, None) => "too little could be read; see the end of this report".to_owned(),
     }
 }
 
-/// Number of gradients, one for each rank and microbatch, that some parameter was to have in the steps in
-/// which weights were read.
+/// The number of gradients that were expected in the steps in which weights were read: one for each rank and microbatch
+/// that uses some parameter.
 fn gradients_due(report: &Report) -> usize {
     let last_word = report.run.spec.last_word();
     let mut due = BTreeSet::new();
@@ -69,7 +69,7 @@ fn gradients_due(report: &Report) -> usize {
     due.len()
 }
 
-/// Number of steps in which weights were read: the others were skipped.
+/// The number of steps in which weights were read; the other recorded steps were skipped.
 pub(super) fn steps_taken(report: &Report) -> usize {
     let spec = &report.run.spec;
     let last_word = spec.last_word();

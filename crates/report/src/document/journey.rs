@@ -1,20 +1,20 @@
-//! The journey of the gradient: what was right, up to where it departs from the plan.
+//! The journey of the gradient, up to its first departure from the plan.
 
 use super::{Block, Fact, Section, Span, Table, Topic};
 use crate::words::{abridged, amount, counted};
 use crate::{Report, Station};
 
-/// Most stations that are shown before the one that departs.
+/// The largest number of stations that are shown before the first departure.
 const SHOWN: usize = 6;
 
-/// The stations up to the first divergence, and what is known of it.
+/// The section about the stations up to the first divergence, with its parameters and the engine's function.
 pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     let divergence = report.first_divergence.as_ref()?;
     let before = &report.journey[..divergence.right_before.min(report.journey.len())];
     let hidden = before.len().saturating_sub(SHOWN);
     let mut blocks = Vec::new();
     if hidden > 0 {
-        let text = format!("{} before these, as planned", amount(hidden, "station"));
+        let text = format!("{} before the first row, as planned", amount(hidden, "station"));
         blocks.push(Block::Facts(vec![Fact::new("", text)]));
     }
     let mut rows = Table::new(4, ["step", "microbatch", "at", ""]);
@@ -41,12 +41,12 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     if !facts.is_empty() {
         blocks.push(Block::Facts(facts));
     }
-    let title = "The journey of the gradient, to where it departs from the plan";
+    let title = "The journey of the gradient, up to its first departure from the plan";
     Some(Section::new(Topic::Journey, title, blocks))
 }
 
-/// The place at which the journey departs from the plan, in a line: the function of the engine that makes the first wrong
-/// buffer. In a user's script the script itself may have changed it, so both ends of the stretch are named.
+/// The place at which the journey departs from the plan, in one line: the engine's function that makes the first wrong
+/// buffer. A user's script may have changed the buffer itself, so for a script both ends of the stretch are named.
 pub(super) fn place(report: &Report) -> Option<String> {
     let divergence = report.first_divergence.as_ref()?;
     let function = divergence.function.clone();

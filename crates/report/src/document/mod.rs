@@ -1,7 +1,7 @@
-//! The document: everything that is said of a run, in order, before it has a form.
+//! The document: the whole content of a report in words and in order, before a form is chosen.
 //!
-//! [`Document::of`] makes it of a [`Report`], once. Printers (`render`) give its blocks a form; words, order and
-//! choice of the content are decided here.
+//! [`Document::of`] makes the document of a [`Report`] once. The renderers in `render` only print its blocks; the
+//! words, the order and the choice of the content are decided here.
 
 mod brief;
 mod details;
@@ -19,60 +19,60 @@ pub use self::ranks::{MOST_APART, RankGroup, groups};
 use super::{Finding, Report, Verdict};
 use zprobe_model::visible::Visible;
 
-/// A report as a document.
+/// A report in words, as sections of blocks.
 pub struct Document<'a> {
-    /// The verdict.
+    /// The verdict of the run.
     pub verdict: Verdict,
-    /// Reason for the verdict, in one line.
+    /// The reason for the verdict, in one line.
     pub headline: String,
-    /// Lines about the settings of the run.
+    /// The lines about the settings of the run.
     pub setting: Vec<String>,
-    /// Command that makes the run again.
+    /// The command that repeats the run; `None` if no flags describe the run.
     pub again: Option<&'a str>,
-    /// Findings, one root cause after the other; their parts in words are [`Finding::facts`].
+    /// The findings, one for each root cause; [`Finding::facts`] has their parts in words.
     pub findings: &'a [Finding],
-    /// Sections behind the findings, in order.
+    /// The sections after the findings, in order.
     pub sections: Vec<Section<'a>>,
 }
 
-/// Subject of a section.
+/// The subject of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// The smallest configuration that shows a finding.
     Smallest,
-    /// The journey of the gradient, to its first departure from the plan.
+    /// The journey of the gradient, up to its first departure from the plan.
     Journey,
-    /// Last actions and endings of the ranks.
+    /// The last actions and the outcomes of the ranks.
     Ranks,
-    /// Norms of buffers.
+    /// The norms of the buffers.
     Norms,
-    /// Weights of target tokens.
+    /// The weights of target tokens.
     Tokens,
-    /// Contribution weights.
+    /// The contribution weights.
     Weights,
-    /// Gradient hooks.
+    /// The gradient hooks.
     Hooks,
-    /// Bucket flushes.
+    /// The bucket flushes.
     Buckets,
-    /// Facts that the engine states about itself.
+    /// The facts that the engine states about itself.
     Engine,
-    /// The smallest deviation that was visible, and parts of training that were not exercised.
+    /// The smallest deviation that the run could have detected, and the parts of training that were not exercised.
     Power,
-    /// Software of the run, and its recording.
+    /// The software of the run, and the way in which the run was recorded.
     Run,
     /// The whole specification of the run.
     Specification,
 }
 
-/// A section under a title.
+/// A section of a document under a title.
 pub struct Section<'a> {
-    /// Subject of the section.
+    /// The subject of the section.
     pub topic: Topic,
-    /// Title of the section.
+    /// The title of the section.
     pub title: String,
-    /// True if a reader in a hurry can do without: a terminal leaves the section out, Markdown folds it.
+    /// True if most readers do not need the section: a terminal leaves the section out, and Markdown folds it.
     pub is_detail: bool,
-    /// Content of the section.
+    /// The content of the section.
     pub blocks: Vec<Block<'a>>,
 }
 
@@ -86,59 +86,59 @@ impl<'a> Section<'a> {
     }
 }
 
-/// A part of a section.
+/// A part of a section, of one kind.
 pub enum Block<'a> {
-    /// Facts, one after the other.
+    /// A list of facts.
     Facts(Vec<Fact>),
-    /// Names with their values, of which a terminal shows the first few.
+    /// A list of names with their values; a terminal shows only the first few.
     Pairs(Vec<(String, String)>),
-    /// A table.
+    /// A table with heads and rows.
     Table(Table),
-    /// Matrices of weights of one kind of buffer, with the name of the buffer.
+    /// The name of a kind of buffer, and the matrices of its weights.
     Matrices(String, Vec<Matrix>),
-    /// Endings of ranks.
+    /// The outcomes of the ranks.
     Ranks(Vec<RankGroup<'a>>),
-    /// A command line, to be copied.
+    /// A command line that a reader can copy.
     Command(String),
 }
 
-/// A fact: what it is about, and what is said of that.
+/// A fact: a subject, and the statements about the subject.
 pub struct Fact {
-    /// Subject of the fact; empty where the words speak for themselves.
+    /// The subject of the fact; empty if the statements need no subject.
     pub label: String,
-    /// Statements about the subject.
+    /// The statements about the subject.
     pub said: Vec<Span>,
 }
 
 impl Fact {
-    /// A fact in words.
+    /// A fact with a single statement.
     pub fn new(label: impl Into<String>, text: impl Into<String>) -> Self {
         Self { label: label.into(), said: vec![Span::Text(text.into())] }
     }
 
-    /// Several statements about one subject.
+    /// A fact with several statements.
     fn each(label: &str, said: impl IntoIterator<Item = Span>) -> Self {
         Self { label: label.to_owned(), said: said.into_iter().collect() }
     }
 
-    /// Words before each statement: `sums: `.
+    /// The words before each statement: `sums: `, or an empty text without a label.
     pub fn lead(&self) -> String {
         if self.label.is_empty() { String::new() } else { format!("{}: ", self.label) }
     }
 }
 
-/// Words of one kind.
+/// A piece of text of one kind.
 pub enum Span {
-    /// Plain words.
+    /// Plain text.
     Text(String),
-    /// An address.
+    /// The address of a web page.
     Link(String),
-    /// Name of a file or a function.
+    /// The name of a file or a function.
     Code(String),
 }
 
 impl Span {
-    /// The words.
+    /// The text without its kind.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) | Self::Link(text) | Self::Code(text) => text,
@@ -146,23 +146,23 @@ impl Span {
     }
 }
 
-/// A table.
+/// A table with heads and rows.
 pub struct Table {
-    /// Heads of the columns.
+    /// The heads of the columns.
     pub head: Vec<String>,
-    /// Rows, with as many cells as there are heads.
+    /// The rows, each with as many cells as there are heads.
     pub rows: Vec<Vec<Cell>>,
-    /// Number of columns that are aligned to the left; the others hold numbers.
+    /// The number of leading columns that are aligned to the left; the other columns hold numbers.
     pub left: usize,
 }
 
 impl Table {
-    /// A table without rows.
+    /// A table with heads and without rows.
     pub fn new(left: usize, head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { head: head.into_iter().map(Into::into).collect(), rows: Vec::new(), left }
     }
 
-    /// Adds a row of cells.
+    /// Adds a row of cells to the table.
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
@@ -170,9 +170,9 @@ impl Table {
 
 /// A cell of a table.
 pub struct Cell {
-    /// Text of the cell.
+    /// The text of the cell.
     pub text: String,
-    /// True if the value is not what it should be.
+    /// True if the value differs from the expected value.
     pub is_wrong: bool,
 }
 
@@ -182,23 +182,24 @@ impl From<String> for Cell {
     }
 }
 
-/// Weights that some buffers hold.
+/// The weights that a group of buffers holds.
 pub struct Matrix {
-    /// Steps, ranks and parameters of the buffers.
+    /// The steps, ranks and parameters of the buffers, in words.
     pub place: String,
-    /// One row a source rank, one column a microbatch; none where all weights are as planned.
+    /// The weights: one row for each source rank, one column for each microbatch. `None` if all weights are as planned
+    /// or the weights are ambiguous.
     pub table: Option<Table>,
-    /// The table in words, for a form that has no room for it: the weights of each rank that are wrong.
+    /// The wrong weights of each rank in words, for a form in which the table does not fit.
     pub words: Vec<String>,
-    /// Remarks on the weights.
+    /// The remarks on the weights.
     pub notes: Vec<String>,
 }
 
 impl<'a> Document<'a> {
-    /// The document of a report in which nothing is hidden.
+    /// Makes the document of a report without hidden characters.
     ///
     /// # Errors
-    /// When the specification cannot be written as JSON, which does not happen with that of a run.
+    /// If the specification cannot be written as JSON, which does not happen with the specification of a run.
     pub fn of(report: &'a Visible<Report>) -> serde_json::Result<Self> {
         let sections = [
             details::smallest(report),
@@ -224,7 +225,7 @@ impl<'a> Document<'a> {
         })
     }
 
-    /// The section about a topic, if there is one.
+    /// The section about a topic; `None` if the document has no such section.
     pub fn about(&self, topic: Topic) -> Option<&Section<'a>> {
         self.sections.iter().find(|section| section.topic == topic)
     }

@@ -1,27 +1,27 @@
-//! Endings of ranks; of many, those that ended alike together.
+//! The outcomes of the ranks; if there are many ranks, those that ended alike share an entry.
 
 use super::{Block, Section, Topic};
 use crate::words::{by_rank, counted};
 use crate::{Rank, Report, Stack};
 use zprobe_model::trace::Frame;
 
-/// Most ranks that are told one by one.
+/// The largest number of ranks that are listed one by one.
 pub const MOST_APART: usize = 16;
 
-/// Most stacks of ranks that ended alike that are told; `report.json` has all.
+/// The largest number of stack traces that are shown for ranks that ended alike; `report.json` has all stack traces.
 const MOST_STACKS: usize = 4;
 
-/// Ranks that ended alike; there is at least one.
+/// Ranks that ended alike; there is at least one rank.
 pub struct RankGroup<'a>(pub Vec<&'a Rank>);
 
-/// Section on the last action of every rank.
+/// The section about the last action of every rank.
 pub(super) fn section(report: &Report) -> Section<'_> {
     let blocks = vec![Block::Ranks(groups(report))];
     let is_detail = report.ranks.iter().all(|rank| rank.finished);
     Section { is_detail, ..Section::new(Topic::Ranks, "What every rank did last", blocks) }
 }
 
-/// All ranks of a report. Of many, those that did not finish come first.
+/// All ranks of a report, in groups that ended alike. If there are many ranks, groups that did not finish come first.
 pub fn groups(report: &Report) -> Vec<RankGroup<'_>> {
     let many = report.ranks.len() > MOST_APART;
     let mut groups: Vec<RankGroup<'_>> = Vec::new();
@@ -40,29 +40,30 @@ pub fn groups(report: &Report) -> Vec<RankGroup<'_>> {
 }
 
 impl<'a> RankGroup<'a> {
-    /// The first of the ranks, which stands for all.
+    /// The first of the ranks, which represents the group.
     pub fn first(&self) -> &'a Rank {
         self.0[0]
     }
 
-    /// The ranks in words: `rank 0`.
+    /// The ranks of the group in words: `rank 0`.
     pub fn label(&self) -> String {
         counted("rank", &self.0.iter().map(|rank| rank.rank).collect::<Vec<_>>())
     }
 
-    /// Accounts that the ranks gave of a failure, each once.
+    /// The failure messages of the ranks, without duplicates.
     pub fn failures(&self) -> Vec<&'a str> {
         each(self.0.iter().filter_map(|rank| rank.failure.as_deref()))
     }
 
-    /// Ends of standard error, each once.
+    /// The last lines of the ranks' standard error, without duplicates.
     pub fn stderr(&self) -> Vec<&'a str> {
         each(self.0.iter().filter_map(|rank| rank.stderr.as_deref()))
     }
 }
 
 impl RankGroup<'_> {
-    /// Python stacks, each once: a title, and a line for each frame, those of the user's own code marked.
+    /// The Python stack traces of the ranks, without duplicates: a title, and a line for each frame, with a mark on the
+    /// user's own code.
     pub fn stacks(&self) -> Vec<(String, String)> {
         let mut each: Vec<&Stack> = Vec::new();
         for stack in self.0.iter().flat_map(|rank| &rank.stacks) {
@@ -79,7 +80,7 @@ fn title(stack: &Stack) -> String {
         0 => String::new(),
         thread => format!(" of thread {thread}"),
     };
-    format!("Python stack{thread}, innermost call first (> is your own code)")
+    format!("Python stack trace{thread}, innermost call first (> marks your own code)")
 }
 
 fn lines(stack: &Stack) -> String {
@@ -90,8 +91,8 @@ fn lines(stack: &Stack) -> String {
     stack.frames.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Innermost line of the user's own code and innermost frame of each rank whose stack was taken, in
-/// words; of ranks that are at the same place, together.
+/// The innermost line of the user's own code and the innermost frame of each rank with a stack trace, in words. Ranks
+/// that are at the same place share a line if there are many.
 pub(super) fn places(report: &Report) -> Vec<String> {
     let place = |rank: &Rank| {
         let frames = &rank.stacks.iter().find(|stack| stack.thread == 0)?.frames;

@@ -1,4 +1,4 @@
-//! Settings of the run, in a few lines.
+//! The settings of the run, in a few lines.
 
 use crate::words::{amount, weight_text};
 use crate::{NotObserved, Report};
@@ -7,8 +7,8 @@ use zprobe_model::spec::settings::ALL;
 use zprobe_model::spec::{Device, Dtype, Offload, RunSpec, ScriptOptions, Staging};
 use zprobe_model::trace::UNSET_MEMORY;
 
-/// Lines about the settings: a line each for the step, the dtypes, the software, and what is
-/// unusual.
+/// The lines about the settings: one line for the engine and the step, one for the dtypes, one for the software, and
+/// one for each unusual setting.
 pub(super) fn setting(report: &Report) -> Vec<String> {
     let spec = &report.run.spec;
     if let Some(script) = spec.script() {
@@ -48,11 +48,11 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
     lines.extend(spec.inject().map(|fault| format!("injected fault: {fault}")));
     if report.masked > 0 {
         let secrets = amount(report.masked, "secret");
-        lines.push(format!("{secrets} taken out of what was recorded; <secret> stands for each"));
+        lines.push(format!("{secrets} removed from the recording; <secret> replaces each"));
     }
     lines.extend(report.repeats.as_ref().map(|repeats| {
         format!(
-            "{} compared at {} points; below is repeat {}",
+            "{} compared at {} points; this report shows repeat {}",
             amount(repeats.verdicts.len(), "repeat"),
             repeats.compared,
             repeats.shown,
@@ -61,7 +61,7 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Lines about the training of a user's script.
+/// The lines about the settings of a user's training script.
 fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     let spec = &report.run.spec;
     let command = script.command.iter().map(String::as_str);
@@ -91,7 +91,7 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
         lines.push("no optimizer stepped (--dry)".to_owned());
     }
     let factor = report.run.engine_facts.get("factor of all gradients");
-    lines.extend(factor.map(|factor| format!("every gradient was multiplied with {factor}")));
+    lines.extend(factor.map(|factor| format!("every gradient was multiplied by {factor}")));
     let fact = |name: &str| report.run.engine_facts.get(name).cloned();
     lines.extend(fact("places").map(|places| format!("your code: {places}")));
     lines.extend(fact("contract"));
@@ -100,7 +100,7 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     lines
 }
 
-/// The engine, with its version where it has one, and its stage where it has stages.
+/// The name of the engine, with its version if it has a package, and with the ZeRO stage if the stage can be chosen.
 fn engine(report: &Report) -> String {
     let spec = &report.run.spec;
     let room = engines::of(spec.engine());
@@ -117,7 +117,7 @@ fn version<'a>(report: &'a Report, package: &str) -> &'a str {
     report.run.versions.get(package).map_or("(version unknown)", String::as_str)
 }
 
-/// Settings that are not the engine's own choice; the native engine has none of them.
+/// The settings that the user chose for a real engine; empty for the native engine.
 fn settings(spec: &RunSpec) -> Vec<String> {
     let mut settings = Vec::new();
     if !engines::of(spec.engine()).is_real() {

@@ -1,17 +1,17 @@
-//! The facts side by side: norms, hooks, bucket flushes.
+//! The sections with tables: norms, target tokens, hooks and bucket flushes.
 
 use super::{Block, Cell, Fact, Section, Table, Topic};
 use crate::words::{runs, weight_text};
 use crate::{HookCount, Norms, Report};
 use zprobe_model::trace::Point;
 
-/// Most ranks that have a column each in the norm table; more are summarised.
+/// The largest number of ranks with a column each in the table of norms; more ranks are summarised.
 const RANK_COLUMNS: usize = 2;
 
-/// Most microbatches that have a row each in the table of target tokens.
+/// The largest number of rows in the table of target tokens, one for each microbatch.
 const MOST_MICROBATCHES: usize = 32;
 
-/// Norms of the gradient, moment by moment.
+/// The section with the norms of the gradient, one row for each moment.
 pub(super) fn norms(report: &Report) -> Option<Section<'_>> {
     if report.norms.is_empty() {
         return None;
@@ -37,7 +37,7 @@ pub(super) fn norms(report: &Report) -> Option<Section<'_>> {
             };
             cells.extend([norm_text(row, 0), at(sorted.first()), at(sorted.last())]);
         }
-        // Empty where ranks need not agree.
+        // The cell is empty where ranks may hold different values.
         let agreement = row.agree.map_or("", |agree| if agree { "agree" } else { "DIFFER" });
         let agreement = Cell { text: agreement.to_owned(), is_wrong: row.agree == Some(false) };
         table.row(cells.into_iter().map(Cell::from).chain([agreement]));
@@ -46,10 +46,10 @@ pub(super) fn norms(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Norms, title, vec![Block::Table(table)]))
 }
 
-/// Weights of target tokens, microbatch by microbatch.
+/// The section with the weights of target tokens, one row for each microbatch.
 pub(super) fn tokens(report: &Report) -> Option<Section<'_>> {
     let first = report.tokens.first()?;
-    let header = ["rank", "microbatch", "tokens", "weight of one", "share of all"];
+    let header = ["rank", "microbatch", "tokens", "weight per token", "share of total"];
     let mut table = Table::new(2, header.map(str::to_owned).to_vec());
     for row in report.tokens.iter().take(MOST_MICROBATCHES) {
         let (least, most) = (weight_text(row.least), weight_text(row.most));
@@ -65,7 +65,7 @@ pub(super) fn tokens(report: &Report) -> Option<Section<'_>> {
     }
     let others = report.tokens.len().saturating_sub(MOST_MICROBATCHES);
     let more = if others > 0 { format!("; {others} more microbatches") } else { String::new() };
-    let title = format!("Target tokens of step {} (1 is the mean of all tokens{more})", first.step);
+    let title = format!("Target tokens of step {} (the mean weight is 1{more})", first.step);
     Some(Section::new(Topic::Tokens, title, vec![Block::Table(table)]))
 }
 
@@ -84,7 +84,7 @@ fn norm_text(row: &Norms, rank: usize) -> String {
     row.norms[rank].map_or("-".to_owned(), |norm| format!("{norm:.4}"))
 }
 
-/// The norm, and its difference to that of rank 0.
+/// The norm of a rank, with the difference to the norm of rank 0 in percent.
 fn norm_cell(row: &Norms, rank: usize) -> String {
     let norm = norm_text(row, rank);
     match row.difference_percent.get(rank) {
@@ -93,7 +93,7 @@ fn norm_cell(row: &Norms, rank: usize) -> String {
     }
 }
 
-/// Gradient hooks against the autograd graph, in numbers.
+/// The section that compares the number of gradient hooks that fired with the nodes of the autograd graph.
 pub(super) fn hooks(report: &Report) -> Option<Section<'_>> {
     if report.hooks.counts.is_empty() {
         return None;
@@ -105,7 +105,7 @@ pub(super) fn hooks(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Hooks, "Gradient hooks", vec![block]))
 }
 
-/// Hooks in a sentence, where every backward was the same or no hook was seen.
+/// The hooks in one sentence, if every backward was the same or hooks were not observed; otherwise `None`.
 fn told(report: &Report) -> Option<String> {
     let counts = &report.hooks.counts;
     if !report.hooks.observed {
@@ -129,7 +129,7 @@ fn told(report: &Report) -> Option<String> {
     ))
 }
 
-/// Backwards in which a hook was silent; if there are none, all.
+/// The table of backwards in which a hook did not fire; if all hooks fired, of all backwards.
 fn hook_table(report: &Report) -> Table {
     let counts = &report.hooks.counts;
     let silent: Vec<&HookCount> = counts.iter().filter(|count| !count.silent.is_empty()).collect();
@@ -146,7 +146,7 @@ fn hook_table(report: &Report) -> Table {
     table
 }
 
-/// Groups of backwards with equal counts.
+/// The backwards in groups with equal counts.
 fn alike(counts: Vec<&HookCount>) -> Vec<Vec<&HookCount>> {
     let mut groups: Vec<Vec<&HookCount>> = Vec::new();
     for count in counts {
@@ -159,12 +159,12 @@ fn alike(counts: Vec<&HookCount>) -> Vec<Vec<&HookCount>> {
     groups
 }
 
-/// Every bucket flush.
+/// The section with a row for every bucket flush.
 pub(super) fn buckets(report: &Report) -> Option<Section<'_>> {
     if report.buckets.is_empty() {
         return None;
     }
-    let head = ["step", "flush", "why", "elements", "of", "params", "ranks"];
+    let head = ["step", "flush", "reason", "elements", "capacity", "params", "ranks"];
     let mut table = Table::new(0, head);
     for flush in &report.buckets {
         let all = flush.ranks.len() == report.ranks.len();

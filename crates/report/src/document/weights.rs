@@ -1,4 +1,4 @@
-//! Contribution weights as matrices: one row a source rank, one column a microbatch.
+//! The contribution weights as matrices: one row for each source rank, one column for each microbatch.
 
 use std::fmt::Write as _;
 
@@ -8,8 +8,8 @@ use crate::words::{by_rank, counted, earlier_gradient, matrix_text, weight_text}
 use crate::{Contribution, Report};
 use zprobe_model::trace::Point;
 
-/// Weights at the points that say what happened to the model: what the optimizer consumed, and what really
-/// changed.
+/// The section about the weights at the points that show the effect on the model: the optimizer's input, the update of
+/// the master weights, and the update of the parameters.
 pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     if steps_taken(report) == 0 {
         return None;
@@ -18,7 +18,7 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     let fact = |label: &str, text: String| Block::Facts(vec![Fact::new(label, text)]);
     let input = entries(report, Point::OptimizerInput);
     for (point, what) in [
-        (Point::OptimizerInput, "what the optimizer consumed"),
+        (Point::OptimizerInput, "the optimizer's input"),
         (Point::MasterWeights, "the update of the master weights"),
         (Point::Parameters, "the update of the model's parameters"),
     ] {
@@ -29,7 +29,7 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
         blocks.push(if entries.iter().all(|entry| entry.as_planned) {
             let residual = entries.iter().map(|entry| entry.residual).fold(0.0, f64::max);
             let all_used = entries.iter().all(|entry| all_used(entry));
-            let unused = if all_used { "" } else { " (0 where none is due)" };
+            let unused = if all_used { "" } else { " (0 where no gradient is expected)" };
             fact(
                 what,
                 format!(
@@ -38,7 +38,7 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
                 ),
             )
         } else if point != Point::OptimizerInput && follows(&entries, &input) {
-            fact(what, "the same weights".to_owned())
+            fact(what, "the same weights as the optimizer's input".to_owned())
         } else {
             let matrices = grouped(&entries).iter().map(Group::matrix).collect();
             Block::Matrices(what.to_owned(), matrices)
@@ -46,23 +46,23 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     }
     if report.contributions_left_out > 0 {
         let left_out = report.contributions_left_out;
-        let text = format!("{left_out} of these tables, which the report has no room for");
+        let text = format!("{left_out} of these tables, to limit the size of the report");
         blocks.push(fact("left out", text));
     }
     Some(Section::new(Topic::Weights, "Contribution weights (1 is right)", blocks))
 }
 
-/// All contributions that were read at a point.
+/// All contributions that were read at a point of the journey.
 fn entries(report: &Report, point: Point) -> Vec<&Contribution> {
     report.contributions.iter().filter(|entry| entry.point == point).collect()
 }
 
-/// True if every microbatch should be there.
+/// True if a gradient of every microbatch is expected.
 fn all_used(entry: &Contribution) -> bool {
     entry.expected.iter().flatten().all(|expected| *expected != 0.0)
 }
 
-/// True if all entries have the weights of some optimizer's input of the same step.
+/// True if each entry has the same weights as some rank's optimizer input in the same step.
 fn follows(entries: &[&Contribution], input: &[&Contribution]) -> bool {
     entries.iter().all(|entry| {
         input.iter().any(|input| {
@@ -72,9 +72,9 @@ fn follows(entries: &[&Contribution], input: &[&Contribution]) -> bool {
     })
 }
 
-/// Entries with equal weights.
+/// A group of entries with equal weights.
 struct Group<'a> {
-    /// The first of them.
+    /// The first entry of the group.
     entry: &'a Contribution,
     steps: Vec<usize>,
     ranks: Vec<usize>,
@@ -93,21 +93,21 @@ impl Group<'_> {
                 true if entry.possible.is_empty() => {
                     let first = earlier_gradient(1, 0);
                     notes.push(format!(
-                        "{first} is microbatch 0 of the step before, whose weight should be 0"
+                        "{first} is microbatch 0 of the previous step, and its weight should be 0"
                     ));
                 }
                 true => {
-                    notes.push(format!("and of earlier steps {}", matrix_text(&entry.leftover)));
+                    notes.push(format!("weights of past steps: {}", matrix_text(&entry.leftover)));
                 }
                 false => {}
             }
             if !entry.possible.is_empty() {
                 let count = entry.possible.len();
-                notes.push(format!("{count} sets of weights explain so few elements"));
+                notes.push(format!("ambiguous: {count} sets of weights fit these few elements"));
             }
             if entry.residual > entry.tolerance {
                 let residual = weight_text(entry.residual);
-                notes.push(format!("and a part that no gradient explains: {residual}"));
+                notes.push(format!("unexplained: no gradient explains a part of size {residual}"));
             }
         }
         let is_certain = entry.possible.is_empty();
@@ -116,7 +116,7 @@ impl Group<'_> {
         Matrix { place: self.place(), table, words, notes }
     }
 
-    /// Steps, ranks and parameters, in words.
+    /// The steps, ranks and parameters of the group, in words.
     fn place(&self) -> String {
         let mut place =
             format!("{}, {}", counted("step", &self.steps), counted("rank", &self.ranks));
@@ -130,7 +130,7 @@ impl Group<'_> {
     }
 }
 
-/// Groups of entries with equal weights.
+/// The entries in groups with equal weights.
 fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for &entry in entries {
@@ -164,7 +164,7 @@ fn grouped<'a>(entries: &[&'a Contribution]) -> Vec<Group<'a>> {
     groups
 }
 
-/// Number of earlier steps, from the first one of which something is left.
+/// The number of earlier steps, counted back to the oldest step whose gradients are still in the buffer.
 fn earlier_steps(entry: &Contribution) -> usize {
     let microbatches = entry.weights.first().map_or(1, Vec::len).max(1);
     let steps = entry.leftover.iter().filter_map(|row| {
@@ -174,7 +174,8 @@ fn earlier_steps(entry: &Contribution) -> usize {
     steps.max().unwrap_or(0)
 }
 
-/// The weights of the step's own gradients, and before them those of earlier steps, if something is left of these.
+/// The table of the weights of the step's own gradients. Columns for earlier steps come first, if gradients of these
+/// steps are in the buffer.
 fn table(entry: &Contribution) -> Table {
     let columns = entry.weights.first().map_or(0, Vec::len);
     let earlier = earlier_steps(entry);
@@ -196,13 +197,13 @@ fn table(entry: &Contribution) -> Table {
     table
 }
 
-/// Wrong weights of a table, rank by rank: `rank 173: m2 0`.
+/// The wrong weights of a table, rank by rank: `rank 173: m2 0`.
 fn in_words(table: &Table) -> Vec<String> {
     by_rank(table.rows.iter().enumerate().map(|(rank, row)| {
         let cells = row.iter().zip(&table.head);
         let wrong = cells.filter(|(cell, _)| cell.is_wrong);
         let wrong: Vec<String> = wrong.map(|(cell, m)| format!("{m} {}", cell.text)).collect();
-        let wrong = if wrong.is_empty() { "all right".to_owned() } else { wrong.join(", ") };
+        let wrong = if wrong.is_empty() { "as planned".to_owned() } else { wrong.join(", ") };
         (rank, wrong)
     }))
 }

@@ -1,4 +1,4 @@
-//! A line for the verdict and one for each finding.
+//! Renders a report as one line for the verdict and one for each finding.
 
 use super::Report;
 use crate::Finding;
@@ -17,7 +17,7 @@ pub(super) fn render(report: &Visible<Report>) -> String {
     lines.iter().map(|line| one_line(line) + "\n").collect()
 }
 
-/// Known bugs in words, ` (known bug boundary-leak, fixed in 0.19.0)`; empty where there are none.
+/// The known bugs of a finding in words, ` (known bug boundary-leak, fixed in 0.19.0)`; empty if there are none.
 fn known(finding: &Finding) -> String {
     let known = finding.known.iter();
     known.map(|known| format!(" (known bug {}, {})", known.name, known.fix())).collect()

@@ -1,4 +1,4 @@
-//! A line for each machine of a run, and then what a report has to say in a few lines.
+//! Renders a report in a few lines: one line for each machine of the run, then the verdict and the findings.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crate::{Rank, Report, Verdict};
 use zprobe_model::trace::{Event, Trace};
 use zprobe_model::visible::Visible;
 
-/// Renders the machines of a run, a line each, and the verdict with its findings.
+/// Renders one line for each machine of a run, and the verdict with its findings.
 ///
 /// # Errors
-/// When a number in the report is not finite, which no report that the crate `zprobe-diagnose` builds leads to.
+/// If a number in the report is not finite, which never happens in a report that the crate `zprobe-diagnose` builds.
 pub fn machines(report: &Report, trace: &Trace) -> anyhow::Result<String> {
     let machines = Machine::all(report, trace);
     let machines = Visible::of(&machines)?;
@@ -24,7 +24,7 @@ pub fn machines(report: &Report, trace: &Trace) -> anyhow::Result<String> {
     Ok(lines.chain([concise::render(&report)]).collect())
 }
 
-/// A machine with ranks of the run, ascending.
+/// A machine with its ranks of the run, in ascending order.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct Machine {
     name: String,
@@ -32,7 +32,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// The machines in the order of their first ranks. A run of one process does not tell where it ran.
+    /// The machines in the order of their first ranks. The trace of a run on one machine does not name the machine.
     fn all(report: &Report, trace: &Trace) -> Vec<Self> {
         let mut machines: Vec<Self> = Vec::new();
         for record in &trace.records {
@@ -53,14 +53,14 @@ impl Machine {
     }
 }
 
-/// Ranks that are the first to hold something else than planned, or are at fault.
+/// The ranks of the first departure from the plan, and the ranks that are at fault.
 fn departed(report: &Report) -> BTreeSet<usize> {
     let first = report.first_divergence.iter().flat_map(|it| &it.ranks).copied();
     let at_fault = report.findings.iter().filter_map(|finding| finding.rank);
     first.chain(at_fault).collect()
 }
 
-/// The end of the ranks of one machine in words.
+/// The outcome of the ranks of one machine, in words.
 fn what_happened(report: &Report, ranks: &[usize], departed: &BTreeSet<usize>) -> String {
     let of_machine = report.ranks.iter().filter(|rank| ranks.contains(&rank.rank));
     let ended: Vec<String> = of_machine.filter(|rank| !rank.finished).map(ending).collect();

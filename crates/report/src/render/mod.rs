@@ -1,4 +1,5 @@
-//! Renderers: one report, and one suite, in many forms. One file each, in one registry.
+//! The renderers of a report and of a suite, one file for each form. [`render`] and [`render_suite`] choose the
+//! renderer of a form.
 
 mod concise;
 mod full;
@@ -14,23 +15,24 @@ use super::suite::Suite;
 use super::{Form, Report};
 use zprobe_model::visible::Visible;
 
-/// Columns that every terminal has, and that lines for reading have at most.
+/// The width in columns that every terminal has, and the largest width of lines for reading.
 pub const WIDTH: usize = 80;
 
-/// Renders a report, alone. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
+/// Renders a report without surroundings. The text may contain zprobe's own ANSI styles, and no other hidden
+/// characters.
 ///
 /// # Errors
-/// When JSON or XML cannot be written, which no report that the crate `zprobe-diagnose` builds leads to.
+/// If JSON or XML cannot be written, which never happens with a report that the crate `zprobe-diagnose` builds.
 pub fn render(report: &Report, form: Form) -> anyhow::Result<String> {
     let suite = || Ok(Suite::of_run(report, String::new(), String::new(), |_| None));
     render_within(report, form, WIDTH, &Surroundings::default(), suite)
 }
 
-/// Renders a report in these surroundings for a terminal of this width in columns, with this suite of one
-/// case for the forms that only suites have.
+/// Renders a report in these surroundings, for a terminal of this width in columns. Forms that only suites have are
+/// made from `suite`, a suite of one case.
 ///
 /// # Errors
-/// As [`render`], and those of `suite`.
+/// The errors of [`render`], and those of `suite`.
 pub fn render_within(
     report: &Report,
     form: Form,
@@ -48,18 +50,18 @@ pub fn render_within(
     })
 }
 
-/// Renders a suite. Text may contain ANSI styles, zprobe's own alone; nothing else in it is hidden.
+/// Renders a suite. The text may contain zprobe's own ANSI styles, and no other hidden characters.
 ///
 /// # Errors
-/// When JSON or XML cannot be written, which no suite that [`Suite::new`] makes leads to.
+/// If JSON or XML cannot be written, which never happens with a suite that [`Suite::new`] makes.
 pub fn render_suite(suite: &Suite, form: Form) -> anyhow::Result<String> {
     render_suite_within(suite, form, WIDTH)
 }
 
-/// Renders a suite for a terminal of so many columns.
+/// Renders a suite for a terminal of this width in columns.
 ///
 /// # Errors
-/// As [`render_suite`].
+/// The errors of [`render_suite`].
 pub fn render_suite_within(suite: &Suite, form: Form, columns: usize) -> anyhow::Result<String> {
     let visible = || Visible::of(suite);
     Ok(match form {
@@ -69,7 +71,7 @@ pub fn render_suite_within(suite: &Suite, form: Form, columns: usize) -> anyhow:
         Form::Markdown => suite::markdown::render(&visible()?),
         Form::Junit => suite::junit::render(&visible()?)?,
         Form::Github => suite::github::render(&visible()?),
-        // The documentation of rules is zprobe's own.
+        // The documentation of rules is zprobe's own text, so nothing in it has to be made visible.
         Form::Sarif => suite::sarif::render(&visible()?, &suite.pages)?,
     })
 }

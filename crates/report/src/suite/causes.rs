@@ -1,15 +1,15 @@
-//! Cases that are not well, by what is wrong: one bug of an engine makes many of them.
+//! Groups the cases that need attention by their cause, because one bug of an engine fails many cases.
 
 use super::{Case, CaseFinding, Status, Suite};
 use crate::Finding;
 use zprobe_model::spec::Engine;
 
-/// Cases of one engine that are not well for the same cause; there is at least one.
+/// The cases of one engine that need attention for the same cause; there is at least one case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause<'a> {
-    /// The first of them, which stands for all.
+    /// The first case, which represents all cases of the cause.
     pub first: &'a Case,
-    /// The others.
+    /// The other cases of the same cause.
     pub others: Vec<&'a Case>,
 }
 
@@ -21,7 +21,7 @@ impl<'a> Cause<'a> {
 }
 
 impl Suite {
-    /// Every case that is not well, under its cause, in the order in which causes were met.
+    /// Every case that needs attention, grouped by cause, in the order of the first case of each cause.
     pub fn causes(&self) -> Vec<Cause<'_>> {
         let mut causes: Vec<(Key, Cause<'_>)> = Vec::new();
         for case in self.cases.iter().filter(|case| case.status.is_bad()) {
@@ -35,13 +35,13 @@ impl Suite {
     }
 }
 
-/// Key that is equal for cases which are not well for the same cause.
+/// The key of a cause: cases with equal keys have the same cause.
 #[derive(PartialEq)]
 struct Key {
     engine: Engine,
     status: Status,
     expected: String,
-    /// Kinds of the findings; or, where there are none, the complaint about the case.
+    /// The kinds of the findings that are not accepted; if there are none, the complaint about the case.
     wrong: Vec<String>,
 }
 
@@ -58,8 +58,8 @@ impl Key {
     }
 }
 
-/// Kind of a finding: its rule, with the known bugs that it looks like. If there are none, with its
-/// message but for numbers, which count microbatches and ranks.
+/// The kind of a finding: the code of its rule with the names of its known bugs. Without a known bug, the code with the
+/// message, without the numbers, which name microbatches and ranks.
 fn kind(finding: &Finding) -> String {
     let known: Vec<&str> = finding.known.iter().map(|known| known.name.as_str()).collect();
     let words = match known[..] {

@@ -1,4 +1,4 @@
-"""Options, the marker and the fixtures."""
+"""The options, the marker and the fixtures of the plugin."""
 
 import os
 import sys
@@ -12,34 +12,34 @@ from .program import Zprobe, find
 from .report import Report
 
 MARKER = (
-    "zprobe(**flags): before the test, make the run of `zprobe run` with these flags, and fail with its report if it"
+    "zprobe(**flags): make a run with these flags of `zprobe run` before the test, and fail with the report if the run"
     " is not clean; for example engine='deepspeed', stage=1, ga=4"
 )
 
 
 class RunFixture(Protocol):
-    """The fixture ``zprobe_run``."""
+    """The type of the fixture ``zprobe_run``."""
 
     def __call__(self, **flags: Any) -> Report:
-        """The report of a run with these flags of ``zprobe run``."""
+        """Makes a run with these flags of ``zprobe run``, and returns its report."""
 
 
 class ExecFixture(Protocol):
-    """The fixture ``zprobe_exec``."""
+    """The type of the fixture ``zprobe_exec``."""
 
     def __call__(self, script: str | os.PathLike[str], *args: str, nproc_per_node: int = 2, **flags: Any) -> Report:
-        """The report on a training script under torchrun, with these flags of ``zprobe exec``."""
+        """Runs a training script under torchrun with these flags of ``zprobe exec``, and returns the report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option and the key that name the program."""
-    help = "The program zprobe [default: ZPROBE_PROGRAM, the key zprobe_program, beside the interpreter, or on PATH]"
+    """Adds the command line option and the ini key for the path of zprobe."""
+    help = "Path of zprobe [default: ZPROBE_PROGRAM, the ini key zprobe_program, next to the interpreter, or on PATH]"
     parser.getgroup("zprobe").addoption("--zprobe-program", metavar="PATH", help=help)
-    parser.addini("zprobe_program", "The program zprobe")
+    parser.addini("zprobe_program", "Path of zprobe")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker."""
+    """Registers the marker ``zprobe``."""
     config.addinivalue_line("markers", MARKER)
 
 
@@ -49,13 +49,13 @@ def _zprobe(config: pytest.Config) -> Zprobe:
 
 
 def _directory(factory: pytest.TempPathFactory) -> Path:
-    """A new directory, which pytest keeps for a while: what a failed test tells of is there to be read."""
+    """A new directory for a run. pytest keeps it for three sessions, so that the run of a failed test can be read."""
     return factory.mktemp("zprobe")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Makes the runs that markers ask for, and then the test."""
+    """Makes the runs of the test's markers, and then calls the test."""
     __tracebackhide__ = True
     for marker in item.iter_markers("zprobe"):
         if marker.args:
@@ -68,7 +68,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _shown(request: pytest.FixtureRequest, report: Report) -> Report:
-    """Puts the screen of a report that is not clean beside what the test itself says."""
+    """Adds the screen of a report that is not clean to pytest's output for the test."""
     if not report.clean:
         request.node.add_report_section("call", "zprobe", f"{report.screen}\n\nrecorded in {report.directory}")
     return report
@@ -76,7 +76,7 @@ def _shown(request: pytest.FixtureRequest, report: Report) -> Report:
 
 @pytest.fixture
 def zprobe_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
-    """``zprobe_run(**flags)``: the report of a run with these flags of ``zprobe run``."""
+    """``zprobe_run(**flags)`` makes a run with these flags of ``zprobe run``, and returns its report."""
 
     def run(**flags: Any) -> Report:
         return _shown(request, _zprobe(request.config).run(_directory(tmp_path_factory), flags))
@@ -86,10 +86,10 @@ def zprobe_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def zprobe_exec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ExecFixture:
-    """``zprobe_exec(script, *args, nproc_per_node=2, **flags)``: the report on your own training script."""
+    """``zprobe_exec(script, *args, nproc_per_node=2, **flags)`` runs your training script, and returns the report."""
 
     def run(script: str | os.PathLike[str], *args: str, nproc_per_node: int = 2, **flags: Any) -> Report:
-        # Standalone: a port of its own, so that tests can run side by side.
+        # With --standalone torchrun chooses a free port, so that tests can run in parallel.
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command = [*torchrun, f"--nproc-per-node={nproc_per_node}", os.fspath(script), *args]
         return _shown(request, _zprobe(request.config).exec(_directory(tmp_path_factory), flags, command))

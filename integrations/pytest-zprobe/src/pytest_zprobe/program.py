@@ -1,4 +1,4 @@
-"""The program ``zprobe``: where it is, and how it is asked."""
+"""Finds the program ``zprobe``, calls it and reads its reports."""
 
 import json
 import os
@@ -14,37 +14,37 @@ import pytest
 
 from .report import Finding, Report
 
-#: Flags that the plugin itself gives, because it reads what comes of them.
+#: The flags that tests must not set: the plugin sets them, or needs their defaults to read the answer.
 OWN = {"out", "output_format", "export_json", "config", "no_config", "exit_zero", "minimise"}
 
-#: The words with which zprobe begins the reason why this machine cannot make a run.
+#: The beginning of zprobe's error when this machine cannot make a run.
 CANNOT_RUN = "cannot run here: "
 
-#: The words with which zprobe says that a script ended before it could be judged.
+#: The beginning of zprobe's message when a script ended before it could be judged.
 NO_ANSWER = re.compile(r"^inconclusive: ", re.MULTILINE)
 
 
 def find(named: str | None) -> Path:
-    """The program that is named, or that beside the interpreter, or that on ``PATH``."""
+    """The path of zprobe: the named program, or else the one next to the interpreter or on ``PATH``."""
     beside = Path(sys.executable).parent / "zprobe"
     place = named or (str(beside) if beside.is_file() else "zprobe")
     found = shutil.which(os.path.expanduser(place))
     if found is None:
         raise pytest.UsageError(
-            f"there is no program {place}: install zprobe into this environment, or name it with --zprobe-program"
+            f"there is no program {place}: install zprobe into this environment, or give its path with --zprobe-program"
         )
     return Path(found)
 
 
 def words(flags: Mapping[str, Any]) -> list[str]:
-    """Flags of zprobe by their long names: ``reduce_bucket_size=500`` is ``--reduce-bucket-size=500``.
+    """Converts keywords to flags of zprobe: ``reduce_bucket_size=500`` becomes ``--reduce-bucket-size=500``.
 
-    A flag with True is given as it is, and one with a list once for each of its values.
+    True gives the flag without a value, and a list gives the flag once for each value.
     """
     result: list[str] = []
     for name, value in flags.items():
         if name.replace("-", "_") in OWN:
-            raise pytest.UsageError(f"{name}: the plugin itself gives this flag to zprobe")
+            raise pytest.UsageError(f"{name}: the plugin itself sets this flag of zprobe")
         flag = "--" + name.replace("_", "-")
         for one in value if isinstance(value, (list, tuple)) else [value]:
             if one is True:
@@ -55,22 +55,22 @@ def words(flags: Mapping[str, Any]) -> list[str]:
 
 
 class Zprobe:
-    """Questions to zprobe, each answered in a directory of its own."""
+    """Calls zprobe; each run is recorded in a directory of its own."""
 
     def __init__(self, program: Path) -> None:
         self.program = program
 
     def run(self, directory: Path, flags: Mapping[str, Any]) -> Report:
-        """The answer of ``zprobe run``; engines are those of this interpreter if no other is named."""
+        """The report of ``zprobe run``, with the engines of this interpreter unless ``python`` names another one."""
         return self._ask("run", directory, words({"python": sys.executable, **flags}))
 
     def exec(self, directory: Path, flags: Mapping[str, Any], command: Sequence[str]) -> Report:
-        """The answer of ``zprobe exec`` on a command that trains."""
+        """The report of ``zprobe exec`` on a training command."""
         return self._ask("exec", directory, [*words(flags), "--", *command])
 
     def _ask(self, verb: str, directory: Path, arguments: list[str]) -> Report:
-        # A test says all that it wants: zprobe.toml is for the command line.
-        # The report is read from a file: what a script prints is on standard output, too.
+        # zprobe.toml is ignored, because a test gives all its flags itself.
+        # The report is read from a file, because standard output also has the script's output.
         answer = directory.with_name(f"{directory.name}.json")
         own = ["--no-config", f"--out={directory}", "--output-format=concise", f"--export-json={answer}"]
         done = self._call([verb, *own, *arguments])
@@ -82,13 +82,13 @@ class Zprobe:
         error = done.stderr.partition("error: ")[2].strip() or done.stderr.strip()
         if error.startswith(CANNOT_RUN):
             pytest.skip(f"zprobe: {error}")
-        raise pytest.UsageError(f"zprobe {verb}: {error or f'ended with exit code {done.returncode} without a word'}")
+        raise pytest.UsageError(f"zprobe {verb}: {error or f'exit code {done.returncode} without an error message'}")
 
     def _report(self, report: dict[str, Any], code: int, directory: Path) -> Report:
         raw = report["findings"]
         limits = [finding["limit"] for finding in raw if finding.get("limit")]
         if raw and len(limits) == len(raw):
-            # Found out by the run: the same as an error before it.
+            # The run itself found the limit, which counts like an error before the run.
             pytest.skip(f"zprobe: {CANNOT_RUN}{limits[0]}")
         findings = tuple(Finding(it["code"], it["name"], it["message"], it["severity"], it) for it in raw)
         screen = self._call(["show", str(directory)]).stdout.strip()

@@ -1,4 +1,4 @@
-"""The answer of zprobe, as tests see it."""
+"""The report of zprobe, as tests use it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,43 +7,43 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, as it stands in the report."""
+    """A finding of the report."""
 
     code: str
-    """Code of the rule, for example ``ZP101``. ``zprobe explain ZP101`` has its page."""
+    """The code of the rule, for example ``ZP101``; ``zprobe explain ZP101`` prints its page."""
     name: str
-    """Name of the rule, for example ``boundary-leak``."""
+    """The name of the rule, for example ``boundary-leak``."""
     message: str
-    """A sentence on what happened."""
+    """A sentence that describes the finding."""
     severity: str
-    """``error`` or ``warning``."""
+    """The severity, ``error`` or ``warning``."""
     raw: dict[str, Any] = field(repr=False, compare=False)
-    """The finding with its evidence, place and known bugs, as ``report.json`` has it."""
+    """The finding as in ``report.json``, with its evidence, place and known bugs."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The answer of zprobe on one run."""
+    """The report of zprobe on one run."""
 
     verdict: str
-    """``clean``, ``findings``, ``crashed`` or ``inconclusive``."""
+    """The verdict: ``clean``, ``findings``, ``crashed`` or ``inconclusive``."""
     findings: tuple[Finding, ...]
-    """Findings, the first cause first."""
+    """The findings, the first cause first."""
     exit_code: int
-    """Exit code of zprobe."""
+    """The exit code of zprobe."""
     report: dict[str, Any] = field(repr=False)
-    """The content of ``report.json``; empty where nothing was recorded that could be diagnosed."""
+    """The content of ``report.json``; empty if there were no records to diagnose."""
     directory: Path
-    """Directory of the run, for ``zprobe show`` and ``zprobe issue``."""
+    """The directory of the run, for ``zprobe show`` and ``zprobe issue``."""
     screen: str = field(repr=False)
-    """The first screen of the report, or the words of zprobe where there is no report."""
+    """The first screen of the report, or zprobe's error message if there is no report."""
 
     @property
     def clean(self) -> bool:
-        """True if every gradient arrived exactly once, with the right weight, where it belongs."""
+        """True if every gradient arrived exactly once, with the right weight, in the right place."""
         return self.verdict == "clean"
 
     @property
     def path(self) -> Path:
-        """Path of ``report.json``."""
+        """The path of ``report.json``."""
         return self.directory / "report.json"

@@ -1,22 +1,22 @@
-//! Cuts the text of an issue to the size that GitHub takes.
+//! Cuts the text of an issue to the size that GitHub accepts.
 
 use crate::attachment::MOST_BODY;
 use crate::attachment::trace::equal_share;
 use zprobe_report::render::markdown::block;
 
-/// Most bytes of all parts that are not folded.
+/// The maximum number of bytes of all open parts together.
 const MOST_OPEN: usize = 40_000;
 
 /// A part of the text of an issue.
 pub(super) enum Part {
-    /// Text that is shown as it is.
+    /// Markdown that is not folded.
     Open(String),
-    /// Text in a folded block, which is cut if it has to be.
+    /// Text in a folded block. `place` is the path of the whole text in the zip, in case the text is cut.
     Fold { title: String, language: &'static str, content: String, place: String },
 }
 
-/// Puts parts together so that they fit: open ones are cut only if they are very long, and folded
-/// ones share the room that is left. The whole has at most [`MOST_BODY`] bytes.
+/// Joins the parts into at most [`MOST_BODY`] bytes: open parts share `MOST_OPEN` bytes, and folded parts share the
+/// room that is left.
 pub(super) fn fitted(parts: Vec<Part>) -> String {
     let size = |part: &Part| match part {
         Part::Open(text) => (text.len() as u64, 0),
@@ -40,8 +40,8 @@ pub(super) fn fitted(parts: Vec<Part>) -> String {
     parts.iter().map(text).collect()
 }
 
-/// A folded part of at most `most` bytes. Half a program or half a JSON file is of no use: either
-/// is shown whole or replaced by a note on where it is.
+/// A folded part of at most `most` bytes. A Python or JSON file is useless if it is cut, so it is shown whole or
+/// replaced by a note with its path in the zip.
 fn folded(part: &Part, most: usize) -> String {
     let Part::Fold { title, language, content, place } = part else { return String::new() };
     let around = |content: &str| {
@@ -62,7 +62,7 @@ fn folded(part: &Part, most: usize) -> String {
     around(&shortened(content, room, &format!("cut; the whole is {place}")))
 }
 
-/// The first whole lines of a text, at most `most` bytes, with a note if some are missing.
+/// The first whole lines of a text, at most `most` bytes, followed by the note if lines are missing.
 fn shortened(text: &str, most: usize, note: &str) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -75,7 +75,7 @@ fn shortened(text: &str, most: usize, note: &str) -> String {
     format!("{}{line_end}{note}", &text[..end])
 }
 
-/// Cuts Markdown to at most `most` bytes, and closes a block of code that the cut leaves open.
+/// Cuts Markdown to at most `most` bytes, and closes a code block that the cut leaves open.
 fn shortened_markdown(text: &str, most: usize) -> String {
     const NOTE: &str = "more in run/report.json";
     if text.len() <= most {

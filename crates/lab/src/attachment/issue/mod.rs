@@ -1,4 +1,4 @@
-//! `report.md`: the text of an issue, under the headings of a project's own template for bugs.
+//! `report.md`: the text of an issue, with the headings of the project's own bug report template.
 //!
 //! DeepSpeed's template is `.github/ISSUE_TEMPLATE/training_bug_report.md`, PyTorch's
 //! `.github/ISSUE_TEMPLATE/bug-report.yml`.
@@ -16,16 +16,16 @@ use zprobe_report::document::{Document, Topic};
 use zprobe_report::render::markdown::{self, block, code, escaped};
 use zprobe_report::words::one_line;
 
-/// Reason why no command may lead to a run.
-pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and what was passed on says less than the file did";
+/// The reason why a run may have no command that repeats it.
+pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and the recorded configuration says less than the file";
 
-/// Most bytes of a script that is not folded.
+/// A script with more bytes than this is folded.
 const MOST_SHOWN: usize = 12_000;
 
-/// Most lines of a log in the text of an issue.
+/// The maximum number of lines of each log in the text of an issue.
 const LOG_LINES: usize = 30;
 
-/// Words of a project's template for bugs, and the part of the issue that follows them.
+/// A heading of a project's bug report template, and the function that makes the parts after it.
 type Piece = (&'static str, fn(&Material, &Document<'_>) -> Vec<Part>);
 
 const DEEPSPEED: &[Piece] = &[
@@ -34,7 +34,7 @@ const DEEPSPEED: &[Piece] = &[
     ("\n**Expected behavior**\n\n", expected),
     ("\n**ds_report output**\n\n", ds_report),
     (
-        "\n**Screenshots**\n\nNone; the weights above are what there is to see.\n\n\
+        "\n**Screenshots**\n\nNone; the weights above show the bug.\n\n\
          **System info (please complete the following information):**\n",
         system,
     ),
@@ -60,7 +60,7 @@ const PLAIN: &[Piece] = &[
     ("\n### Additional context\n\n", context),
 ];
 
-/// The text of the issue, of a size that GitHub takes.
+/// The text of the issue, cut to the size that GitHub accepts.
 ///
 /// # Errors
 /// As [`Document::of`].
@@ -75,20 +75,20 @@ pub(super) fn text(material: &Material) -> serde_json::Result<String> {
         let part = part(material, &document);
         [Part::Open((*words).to_owned())].into_iter().chain(part)
     };
-    // A comment is not seen in an issue. What ends one cannot be in it.
+    // GitHub does not show HTML comments. Characters that could end the comment are removed from the title.
     let title = material.title.replace("--", "- -").replace(['<', '>'], "");
     let title = Part::Open(format!("<!-- Title: {} -->\n\n", visible::text(&title)));
     Ok(fitted([title].into_iter().chain(pieces.iter().flat_map(parts)).collect()))
 }
 
-/// The main finding in one sentence, its place in the engine, the releases and settings that have it, the weights, and
-/// all that was found.
+/// The description of the bug: the main finding in one sentence, its place in the engine, the affected releases, the
+/// settings and the weights.
 fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let report = &material.shown;
     let first = match (document.findings.first(), document.verdict) {
         (Some(main), _) => main.statement(),
         (None, Verdict::Clean) => "nothing is wrong with the gradients".to_owned(),
-        (None, Verdict::Crashed) => "not every rank got to the end".to_owned(),
+        (None, Verdict::Crashed) => "not every rank finished".to_owned(),
         (None, _) => "the run ended without an answer".to_owned(),
     };
     let known = document.findings.first().and_then(|main| main.known.first());
@@ -123,26 +123,26 @@ fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
     parts
 }
 
-/// A sentence with a capital.
+/// The sentence with its first letter in upper case.
 fn capital(sentence: &str) -> String {
     let mut chars = sentence.chars();
     let first = chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
     first + chars.as_str()
 }
 
-/// The script and the command that reproduce the run.
+/// The script and the command that reproduce the run, or the reasons why they are missing.
 fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
     match &material.script {
         Ok(script) => {
             let title = engines::of(material.report.run.spec.engine()).title;
             let ends = if document.verdict == Verdict::Crashed {
-                "It ends as the run did, and not with exit code 0."
+                "It fails as the run did, with an exit code other than 0."
             } else {
-                "It prints the weight of each gradient in the update, and its exit code is 1 if one is wrong."
+                "It prints the weight of each gradient in the update, and its exit code is 1 if a weight is wrong."
             };
             parts.push(Part::Open(format!(
-                "`python {SCRIPT_FILE}` needs torch{} alone, and starts its ranks on the CPU by itself. {ends}\n\n",
+                "`python {SCRIPT_FILE}` needs only torch{}, and starts its ranks on the CPU by itself. {ends}\n\n",
                 if title == "DeepSpeed" { " and DeepSpeed" } else { "" },
             )));
             parts.push(match script.len() {
@@ -169,7 +169,7 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
                 parts.push(fold(super::CONFIG_FILE, "json", config, super::CONFIG_FILE));
             }
         }
-        None => parts.push(Part::Open(format!("\nNo command leads to this run: {NO_COMMAND}.\n"))),
+        None => parts.push(Part::Open(format!("\nNo command repeats this run: {NO_COMMAND}.\n"))),
     }
     parts.extend(document.about(Topic::Smallest).map(|it| Part::Open(markdown::titled(it))));
     parts
@@ -201,8 +201,8 @@ fn collect_env(material: &Material, _: &Document<'_>) -> Vec<Part> {
     collected(title, material.environment.collect_env.as_deref(), otherwise)
 }
 
-/// Output of an engine's own script, folded; `otherwise` says what `zprobe issue --python PATH` does where
-/// there is none.
+/// The output of an engine's own script in a folded block. Without an output, the text says that
+/// `zprobe issue --python PATH` does `otherwise`.
 fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<Part> {
     match output {
         Some(output) => {
@@ -263,8 +263,8 @@ fn container(material: &Material, _: &Document<'_>) -> Vec<Part> {
     open(text.to_owned())
 }
 
-/// Additional context: the configuration, variables and ends of logs, folded, and what the run
-/// could have seen.
+/// The additional context: all findings, the power of the run, and in folded blocks the configuration, the variables
+/// and the ends of logs.
 fn context(material: &Material, document: &Document<'_>) -> Vec<Part> {
     let mut parts = Vec::new();
     if !document.findings.is_empty() {

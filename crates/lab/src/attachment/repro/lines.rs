@@ -1,13 +1,13 @@
-//! The lines of a script that depend on its run: how the model is used, and what is expected of that.
+//! The lines of a script that depend on the run: its use of the model, and the expected weights.
 
 use zprobe_engines::Repro;
 use zprobe_model::spec::workload::{self, Output};
 use zprobe_model::spec::{Plan, RunSpec, Shape, Workload};
 
-/// Names of a rank's, step's and microbatch's gradient.
+/// The script's variables that identify a gradient, as function arguments.
 const WHICH: &str = "step, rank, m";
 
-/// Name of a parameter of the plan in the script, where it is an attribute of the model.
+/// The name of a plan's parameter in the script, as an attribute of the model: a Python identifier.
 pub(super) fn name(param: &str) -> String {
     let param = param.trim_end_matches(".weight");
     let (layer, param) = match param.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
@@ -18,12 +18,12 @@ pub(super) fn name(param: &str) -> String {
     param.replace('.', "_") + &layer
 }
 
-/// The name in the script of the parameter that a shape is about.
+/// The script's name for the parameter that a shape is about.
 fn about(shape: Shape) -> String {
     name(shape.param().unwrap_or_default())
 }
 
-/// True if a script can have the shape.
+/// True if scripts support the shape.
 pub(super) const fn has(shape: Shape) -> bool {
     match shape {
         Shape::UnusedFirst
@@ -53,7 +53,7 @@ pub(super) const fn has(shape: Shape) -> bool {
     }
 }
 
-/// Condition in Python under which a microbatch does not use the parameter of a shape.
+/// The Python condition under which a microbatch does not use the parameter of a shape; `None` for other shapes.
 fn unused(shape: Shape) -> Option<&'static str> {
     Some(match shape {
         Shape::UnusedFirst => "m == 0",
@@ -66,12 +66,12 @@ fn unused(shape: Shape) -> Option<&'static str> {
     })
 }
 
-/// True if some microbatches do not use every parameter.
+/// True if a microbatch leaves a parameter unused.
 fn is_used_in_part(spec: &RunSpec) -> bool {
     spec.shapes.iter().any(|shape| unused(*shape).is_some())
 }
 
-/// The function that says which microbatches use a parameter, if not all do.
+/// The Python function `used`, which is true if a microbatch uses a parameter; empty if all microbatches do.
 pub(super) fn used(spec: &RunSpec) -> String {
     let conditions: Vec<String> = spec
         .shapes
@@ -81,13 +81,13 @@ pub(super) fn used(spec: &RunSpec) -> String {
     match &conditions[..] {
         [] => String::new(),
         all => format!(
-            "def used(name, {WHICH}):  # in which microbatches a parameter is used\n    return not ({})\n\n",
+            "def used(name, {WHICH}):  # True if the microbatch uses the parameter\n    return not ({})\n\n",
             all.join(" or ")
         ),
     }
 }
 
-/// Body of the model's forward.
+/// The body of the model's `forward`.
 pub(super) fn forward(spec: &RunSpec) -> Vec<String> {
     let mut lines = Vec::new();
     let mut layers = "self.named_children()".to_owned();
@@ -114,12 +114,12 @@ pub(super) fn forward(spec: &RunSpec) -> Vec<String> {
     lines
 }
 
-/// The shapes of a run in which a parameter is used twice in the forward, and once, with the opposite sign, beside it.
+/// The run's shapes that use a parameter twice in the forward pass, and once outside of it with the opposite sign.
 fn beside(spec: &RunSpec) -> impl Iterator<Item = Shape> {
     [Shape::Bypass, Shape::PenaltyBackward].into_iter().filter(|shape| spec.has_shape(*shape))
 }
 
-/// Lines that say which weights a step should have.
+/// The lines that compute the expected weights of a step.
 pub(super) fn expected(spec: &RunSpec) -> Vec<String> {
     let mut conditions = vec!["s == step"];
     if is_used_in_part(spec) {
@@ -144,13 +144,13 @@ pub(super) fn expected(spec: &RunSpec) -> Vec<String> {
     ]
 }
 
-/// The line of the parameters' values.
+/// The line that returns the values of all trained parameters.
 pub(super) fn values(spec: &RunSpec, value: &str) -> Vec<String> {
     let trained = if spec.has_shape(Shape::Frozen) { " if p.requires_grad" } else { "" };
     vec![format!("return {{name: {value} for name, p in parameters.items(){trained}}}")]
 }
 
-/// Lines behind the making of the model.
+/// The lines after the construction of the model.
 pub(super) fn made(spec: &RunSpec) -> Vec<String> {
     let mut lines = Vec::new();
     if spec.has_shape(Shape::Frozen) {
@@ -158,14 +158,14 @@ pub(super) fn made(spec: &RunSpec) -> Vec<String> {
     }
     if spec.has_shape(Shape::Unmanaged) {
         lines.push(
-            "other = torch.ones((), requires_grad=True)  # which the engine does not know"
+            "other = torch.ones((), requires_grad=True)  # a parameter unknown to the engine"
                 .to_owned(),
         );
     }
     lines
 }
 
-/// The parameters that the optimizer gets, as an expression.
+/// The Python expression for the parameters of the optimizer.
 pub(super) fn parameters(spec: &RunSpec) -> String {
     if spec.parameter_groups == Some(2) {
         let plan = Plan::new(spec);
@@ -188,7 +188,7 @@ pub(super) fn parameters(spec: &RunSpec) -> String {
     "model.parameters()".to_owned()
 }
 
-/// The forwards and backwards of a microbatch.
+/// The lines with the forward and backward passes of a microbatch.
 pub(super) fn microbatch(spec: &RunSpec, engine: &Repro) -> Vec<String> {
     let call = match Workload::new(spec, &Plan::new(spec)).output {
         Output::Logits => format!("{}({WHICH})", engine.forward),

@@ -1,9 +1,8 @@
-//! The script of a bug report: it shows the weights of a run without zprobe, and starts its ranks by itself.
+//! The reproduction script of a bug report, which shows the weights of a run without zprobe and starts its own ranks.
 //!
-//! Its model has a parameter of the size of each of the run's, and a loss of which the gradient is 1 in every
-//! K-th element: gradient number k of K in the elements k, k + K, … alone. An element of the update is then the
-//! weight of one gradient. The engine's part is in its room, what all engines share in the file beside this one.
-//! What the script does not have is refused by name.
+//! The script's model has parameters of the same sizes as the run's. Of K gradients, number k is nonzero only in the
+//! elements k, k + K, …, so that each element of the update is the weight of one gradient. The engine's part of the
+//! script is in its module in `engines`, the common part in `shared.py`. Unsupported runs are refused with the reason.
 
 mod lines;
 #[cfg(test)]
@@ -19,19 +18,19 @@ use zprobe_model::spec::{Device, Dtype, Model, Optimizer, Plan, RunSpec, Shape};
 use zprobe_model::trace::Point;
 use zprobe_report::{Finding, Report, Verdict};
 
-/// Sections of the scripts of all engines, each under a line `#: NAME`.
+/// The sections that the scripts of all engines share, each after a line `#: NAME`.
 const SHARED: &str = include_str!("shared.py");
 
-/// Largest number of gradients that a script tells apart.
+/// The maximum number of gradients in a script.
 const MOST_GRADIENTS: usize = 1024;
 
-/// Largest model that a script has.
+/// The maximum number of model elements in a script.
 const MOST_ELEMENTS: usize = 1 << 24;
 
-/// The script that shows the weights of the run of a report, under the title of its issue.
+/// The script that shows the weights of the reported run; its head has the title of the issue.
 ///
 /// # Errors
-/// The reason why there is no script, in words.
+/// The reason why the run has no script.
 pub fn script(report: &Report, title: &str) -> Result<String, String> {
     let spec = &of_first_steps(report)?;
     let engine = (engines::of(spec.engine()).repro)(spec)?;
@@ -40,7 +39,7 @@ pub fn script(report: &Report, title: &str) -> Result<String, String> {
     let tolerance = tolerance(spec)?;
     let mut text = String::new();
     for line in engine.text.lines() {
-        // What is of the report is not looked at for marks.
+        // Marks are replaced only in the engine's text, never in text from the report.
         text += &match line.trim() {
             "#: head" => head(report, title),
             "#: constants" => constants(spec, tolerance) + &engine.constants,
@@ -59,14 +58,14 @@ pub fn script(report: &Report, title: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// A section of what all engines share.
+/// A section of the text that all engines share.
 fn section(name: &str) -> &'static str {
     let sections = SHARED.trim_start_matches("#: ").split("\n#: ");
     let mut sections = sections.filter_map(|section| section.split_once('\n'));
     sections.find(|(title, _)| *title == name).map_or("", |(_, text)| text)
 }
 
-/// The script with the lines of its run in place of those that end in a mark.
+/// Replaces each line that ends in a mark `#: NAME` by the lines for the run.
 fn filled(text: &str, spec: &RunSpec, engine: &Repro, tolerance: Option<f64>) -> String {
     let mut filled = String::new();
     for line in text.lines() {
@@ -105,50 +104,50 @@ fn filled(text: &str, spec: &RunSpec, engine: &Repro, tolerance: Option<f64>) ->
     filled
 }
 
-/// Specification of the run of a report, cut to the steps that have codes of their own: the script
-/// uses no element twice.
+/// The specification of the reported run, cut to the steps that have their own codes, because the script uses no
+/// element twice.
 fn of_first_steps(report: &Report) -> Result<RunSpec, String> {
     let spec = &report.run.spec;
     let steps = spec.code_steps();
     let is_later = |finding: &Finding| finding.step.is_some_and(|step| step >= steps);
     if !report.findings.is_empty() && report.findings.iter().all(is_later) {
-        return Err(format!("the script runs {steps} steps, and the findings are of later ones"));
+        return Err(format!("the script runs {steps} steps, but all findings are in later steps"));
     }
     Ok(RunSpec { steps, ..spec.clone() })
 }
 
-/// Refuses runs that the script cannot make.
+/// Refuses runs that the script cannot reproduce.
 fn check(spec: &RunSpec) -> Result<(), String> {
     let other = |what: &str, advice: &str| {
         Err(format!(
-            "the script has no {what}; run with `{advice}` to see whether it shows the same"
+            "the script does not support {what}; run with `{advice}` to see whether the finding remains"
         ))
     };
     if spec.model != Model::Coded {
-        return other(&format!("model {}", spec.model), "--model coded");
+        return other(&format!("the model {}", spec.model), "--model coded");
     }
     if let Some(shape) = spec.shapes.iter().find(|shape| !lines::has(**shape)) {
-        return Err(format!("the script does not have the shape {shape}"));
+        return Err(format!("the script does not support the shape {shape}"));
     }
     let is_beside = |shape: &&Shape| matches!(shape, Shape::Bypass | Shape::PenaltyBackward);
     let beside = spec.shapes.iter().find(is_beside);
     let uses = |shape: &&Shape| shape.leaves_unused() || **shape == Shape::Unmanaged;
     if let (Some(one), Some(other)) = (beside, spec.shapes.iter().find(uses)) {
-        return Err(format!("the script has the shapes {one} and {other} one at a time"));
+        return Err(format!("the script supports the shapes {one} and {other} only one at a time"));
     }
     if spec.has_shape(Shape::InfinityOnOneRank) && spec.dtype != Dtype::Fp16 {
         return Err(
-            "in a script infinities are for fp16 alone, where the step is skipped".to_owned()
+            "the script supports infinities only in fp16, where the step is skipped".to_owned()
         );
     }
     if spec.device != Device::Cpu {
         return other("ranks on GPUs", "--device cpu");
     }
     if !matches!(spec.optimizer, Optimizer::Sgd { .. }) {
-        return other("optimizer but SGD, of which the update is the gradient", "--optimizer sgd");
+        return other("optimizers other than SGD, whose update is the gradient", "--optimizer sgd");
     }
     if spec.gradient_clipping > 0.0 {
-        return Err("clipping changes every weight, and the script does not take it out".to_owned());
+        return Err("clipping changes every weight, and the script does not undo it".to_owned());
     }
     let plan = Plan::new(spec);
     let gradients = spec.contributions();
@@ -156,15 +155,15 @@ fn check(spec: &RunSpec) -> Result<(), String> {
         plan.params().iter().any(|param| param.trainable && param.numel() >= gradients);
     if gradients > MOST_GRADIENTS || plan.numel() > MOST_ELEMENTS || !is_readable {
         return Err(format!(
-            "{gradients} gradients on {} elements are too many for a short script; fewer steps, ranks or \
-             elements would do",
+            "{gradients} gradients on {} elements are too many for a short script; use fewer steps, ranks or \
+             elements",
             plan.numel()
         ));
     }
     Ok(())
 }
 
-/// Refuses runs whose findings are not in the weights of an update, which is all that the script reads.
+/// Refuses runs whose findings do not show in the weights of an update, because the script reads only these.
 fn is_in_update(report: &Report, spec: &RunSpec) -> Result<(), String> {
     let is_update = |point| matches!(point, Point::MasterWeights | Point::Parameters);
     let shows = report
@@ -172,15 +171,15 @@ fn is_in_update(report: &Report, spec: &RunSpec) -> Result<(), String> {
         .iter()
         .any(|entry| is_update(entry.point) && entry.step < spec.steps && !entry.as_planned);
     if report.verdict == Verdict::Findings && !shows {
-        return Err("the script reads the weights in the update, and these were right in this run"
+        return Err("the script reads only the weights of the update, which were right in this run"
             .to_owned());
     }
     Ok(())
 }
 
-/// Largest distance of a right weight from an integer; none where all divisors are powers of two, so that weights
-/// are exact. Otherwise each rounding on the way (a division by `GA` and one by `W`, and the additions) loses at
-/// most `u` of a weight.
+/// The largest distance of a correct weight from an integer; `None` if all divisors are powers of two, so that weights
+/// are exact. Otherwise each rounding (in the divisions by `GA` and `W`, and in the additions) has a relative error of
+/// at most the unit roundoff `u`.
 fn tolerance(spec: &RunSpec) -> Result<Option<f64>, String> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     if world.is_power_of_two() && ga.is_power_of_two() {
@@ -199,7 +198,7 @@ fn tolerance(spec: &RunSpec) -> Result<Option<f64>, String> {
     Ok(Some(tolerance))
 }
 
-/// Head of the script: its title, its purpose, and the software that the run was made with.
+/// The head comment of the script: its purpose, the title of the issue, and the versions of the run's software.
 fn head(report: &Report, title: &str) -> String {
     let versions: Vec<String> = report
         .run
@@ -208,10 +207,10 @@ fn head(report: &Report, title: &str) -> String {
         .filter(|(name, _)| !name.starts_with("zprobe"))
         .map(|(name, version)| format!("{name} {version}"))
         .collect();
-    // Python looks for the name of an encoding in the first two lines: these are no text of the report.
+    // The first two lines, in which Python looks for an encoding declaration, contain no text from the report.
     format!(
         "# `python repro.py` starts {} ranks on the CPU, and prints the weight with which the gradient of\n\
-         # each microbatch arrives in the update: 1 is right. The exit code is 1 if one is wrong.\n\
+         # each microbatch arrives in the update: 1 is right. The exit code is 1 if a weight is wrong.\n\
          # {}\n# Seen with {}.",
         report.run.spec.world_size,
         comment(title),
@@ -219,7 +218,7 @@ fn head(report: &Report, title: &str) -> String {
     )
 }
 
-/// Sizes, settings, and which gradients there are.
+/// The constants of the script: world size, microbatches, steps, parameter sizes and the tolerance.
 fn constants(spec: &RunSpec, tolerance: Option<f64>) -> String {
     let mut text = format!(
         "W, GA, STEPS = {}, {}, {}  # ranks, microbatches of a step, steps\n\
@@ -231,10 +230,10 @@ fn constants(spec: &RunSpec, tolerance: Option<f64>) -> String {
     let sizes: Vec<String> = plan.params().iter().map(size).collect();
     let _ = writeln!(text, "SIZES = dict(  # elements of each parameter\n{})", packed(&sizes));
     if let Some(tolerance) = tolerance {
-        let _ = writeln!(text, "TOLERANCE = {tolerance:?}  # what roundings can make of a weight");
+        let _ = writeln!(text, "TOLERANCE = {tolerance:?}  # bound on the rounding of a weight");
     }
     if spec.poison_memory {
-        text += "# Memory that torch hands out is NaN until it is written to.\n\
+        text += "# torch fills new memory with NaN.\n\
                  torch.use_deterministic_algorithms(True, warn_only=True)\n\
                  torch.utils.deterministic.fill_uninitialized_memory = True\n";
     }

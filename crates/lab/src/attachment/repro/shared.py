@@ -3,7 +3,7 @@ class Layer(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(size))  #: dtype
-    def forward(self, k):  # its gradient is W * GA in the elements k, k + K, ..., and 0 in the others
+    def forward(self, k):  # the gradient is W * GA in elements k, k + K, ..., 0 in the others
         return self.weight[k::K].float().sum() * W * GA
 
 class Model(torch.nn.Module):
@@ -12,20 +12,20 @@ class Model(torch.nn.Module):
         for name, size in SIZES.items():
             self.add_module(name, Layer(size))
     def forward(self, step, rank, m):
-        k = (step * W + rank) * GA + m  # number of the gradient of this microbatch
+        k = (step * W + rank) * GA + m  # the number of this microbatch's gradient
         return None  #: forward
 #: tell
-def tell(step, rank, before, after, wrong):  # an update of 1 is a gradient with weight 1
+def tell(step, rank, before, after, wrong):  # an update of 1 means a gradient of weight 1
     found = {}
     for name, old in before.items():
         #: expected
-        update = (old - after[name])[: len(old) // K * K].view(-1, K)  # one element for each gradient
+        update = (old - after[name])[: len(old) // K * K].view(-1, K)  # one column for each gradient
         for weights in update.unique(dim=0).tolist():
             found.setdefault((tuple(weights), tuple(expected)), []).append(name)
     ranks = [None] * W
     dist.all_gather_object(ranks, found)
     for r, found in enumerate(ranks):
-        if rank > 0 or found in ranks[:r]:  # ranks that hold the same are told once
+        if rank > 0 or found in ranks[:r]:  # equal results of several ranks are printed once
             continue
         for (weights, expected), names in found.items():
             right = weights == expected  #: right

@@ -1,4 +1,4 @@
-//! Tests of the contents of scripts, and of the runs for which there is no script.
+//! Tests of the contents of reproduction scripts, and of the runs for which there is no script.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ fn scripted(request: SpecRequest) -> Result<String, String> {
     script(&reported(request), "A title")
 }
 
-/// A report on a run that was asked for, and of which nothing was seen.
+/// A report with the specification of a run and without any observations.
 fn reported(request: SpecRequest) -> Report {
     let spec = request.resolve().expect("a valid request");
     report(spec)
@@ -81,7 +81,7 @@ fn roundings_are_allowed_for_only_where_there_are_some() {
     };
     let exact = scripted(ranks(4, 8)).unwrap();
     assert!(exact.contains("right = weights == expected") && !exact.contains("TOLERANCE"));
-    // (3 + 3 + 2) roundings of 2^-8.
+    // The bound is (3 + 3 + 2) roundings of 2^-8 each.
     let rounded = scripted(ranks(3, 3)).unwrap();
     assert!(rounded.contains("TOLERANCE = 0.03125 ") && rounded.contains("<= TOLERANCE"));
 }
@@ -124,7 +124,7 @@ fn a_finding_that_is_in_no_update_has_no_script() {
         also: Vec::new(),
     };
     found.contributions = vec![entry(Point::Accumulator, false), entry(Point::Parameters, true)];
-    assert!(script(&found, "").unwrap_err().contains("these were right"));
+    assert!(script(&found, "").unwrap_err().contains("were right in this run"));
     found.contributions.push(entry(Point::Parameters, false));
     assert!(script(&found, "").is_ok());
     found.verdict = Verdict::Crashed;
@@ -132,7 +132,8 @@ fn a_finding_that_is_in_no_update_has_no_script() {
     assert!(script(&found, "").is_ok(), "a crash needs no weights");
 }
 
-/// Python program that prints for every parameter what the function `used` of a script says of each microbatch.
+/// A Python program that calls the script's function `used` for every parameter and microbatch, and prints the
+/// results.
 const USED: &str = "
 import ast, json, sys
 tree = ast.parse(sys.stdin.read())
@@ -182,8 +183,8 @@ fn a_run_on_gpus_has_no_script() {
     assert!(script(&report, "").unwrap_err().contains("--device cpu"));
 }
 
-/// Python program that prints `CONFIG` of the script, and the kinds of its statements. A real interpreter runs it,
-/// and evaluates nothing of the script but this literal.
+/// A Python program that prints the script's `CONFIG` and the kinds of its statements. The program parses the script
+/// and evaluates only the literal of `CONFIG`.
 const READ: &str = "
 import ast, json, sys
 tree = ast.parse(sys.stdin.buffer.read())
@@ -194,7 +195,7 @@ for it in tree.body:
 print(json.dumps(said))
 ";
 
-/// The output, in JSON, of a Python program that is given a script.
+/// Runs a Python program with the script on standard input, and returns its JSON output.
 fn read_by_python(program: &str, script: &str) -> serde_json::Value {
     let mut child = Command::new("python3")
         .args(["-I", "-c", program])

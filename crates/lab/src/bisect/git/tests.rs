@@ -1,16 +1,17 @@
-//! Tests of searches by the real git, in small repositories whose commits say themselves what they are.
+//! Tests of searches with the real git, in small repositories in which a file of each commit tells how to mark the
+//! commit.
 
 use std::fs;
 
 use super::*;
 
-/// A repository whose commits hold a file with a word, and the directory that it is in.
+/// A repository in which each commit holds a file with one word, and its temporary directory.
 struct Fixture {
     dir: tempfile::TempDir,
 }
 
 impl Fixture {
-    /// A repository with a first commit, `old`.
+    /// A repository with a first commit, whose word is `old`.
     fn new() -> Self {
         let fixture = Self { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(fixture.place()).unwrap();
@@ -30,7 +31,7 @@ impl Fixture {
         done(command.args(words)).unwrap()
     }
 
-    /// Commits a file with this word; returns the commit.
+    /// Commits a file with this word, and returns the hash of the commit.
     fn commit(&self, word: &str, title: &str) -> String {
         fs::write(self.place().join("word"), word).unwrap();
         self.git(&["add", "word"]);
@@ -46,8 +47,7 @@ impl Fixture {
         open(&self.place())
     }
 
-    /// Searches between two commits, each of which is what its word says; returns the answer, and the commits
-    /// that were tried.
+    /// Searches between two commits, marking each commit by its word; returns the result and the tried commits.
     fn search(&self, old: &str, new: &str, first_parent: bool) -> Result<(Found, Vec<String>)> {
         let clone = self.open().cloned(&self.dir.path().join("clone")).unwrap();
         let mut tried = Vec::new();
@@ -70,7 +70,7 @@ fn open(place: &Path) -> Repository {
     Repository::open(place.to_str().unwrap(), || unreachable!("it is a directory")).unwrap()
 }
 
-/// A line of commits with these words behind the first one.
+/// A repository with a first commit and then one commit for each word, and the hashes of all commits.
 fn line(words: &[&str]) -> (Fixture, Vec<String>) {
     let fixture = Fixture::new();
     let mut all = vec![fixture.head()];
@@ -138,7 +138,7 @@ fn an_old_end_on_a_branch_of_its_own_is_searched_from_where_the_branches_part() 
     let (found, tried) = fixture.search(&release, &new, false).unwrap();
     assert_eq!(found, Found::First(vec![culprit.clone()]));
     assert_eq!(tried[0], base);
-    // It was changed back on the branch alone.
+    // The change was reverted on this branch only.
     fixture.git(&["checkout", "--quiet", "-b", "mended", &culprit]);
     let mended = fixture.commit("old", "mended on a branch");
     fs::remove_dir_all(fixture.dir.path().join("clone")).unwrap();

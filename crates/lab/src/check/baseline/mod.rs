@@ -1,8 +1,7 @@
-//! The baseline: findings that are known, accepted for a reason, and until a day.
+//! The baseline: known findings that are accepted for a reason, and until a day.
 //!
-//! [`Baseline::accept`] marks the findings of a case of a suite that are accepted. An accepted
-//! finding is still shown; an entry that is out of date accepts nothing, and one that is of no use
-//! is reported, so that the file does not outlive its purpose.
+//! [`Baseline::accept`] marks the accepted findings of a case of a suite. An accepted finding is still shown. An
+//! expired entry accepts nothing, and an unused entry is reported, so that the file does not outlive its purpose.
 
 mod read;
 mod write;
@@ -16,33 +15,33 @@ use zprobe_report::suite::{Acceptance, Case, CaseFinding, Notice, NoticeKind, St
 pub use read::{BaselineFile, day};
 pub use write::entries;
 
-/// Path at which a baseline is looked for if the user names none.
+/// The path of the baseline if the user names none.
 pub const FILE: &str = "zprobe-baseline.toml";
 
-/// Findings that are accepted.
+/// The findings that a baseline file accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Baseline {
-    /// Path of the baseline.
+    /// The path of the baseline.
     file: String,
     entries: Vec<Entry>,
 }
 
-/// A finding that is accepted.
+/// An entry of a baseline: a finding that is accepted.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
-    /// Line of the entry, from 1.
+    /// The line of the entry in its file, from 1.
     line: usize,
-    /// The rule's code.
+    /// The code of the finding's rule.
     code: RuleCode,
-    /// Probes, by name or with the engine before it: `stage1-*`, `deepspeed/*`.
+    /// The probes that the entry is about, by name or by engine and name: `stage1-*`, `deepspeed/*`.
     probe: Pattern,
-    /// Rank that the finding must be on; any rank if none.
+    /// The rank that the finding must be on; `None` for any rank.
     rank: Option<usize>,
-    /// Parameter that the finding must be about; any parameter if none.
+    /// The parameter that the finding must be about; `None` for any parameter.
     param: Option<String>,
-    /// Reason for accepting the finding.
+    /// The reason why the finding is accepted.
     reason: String,
-    /// Last day on which the finding is accepted.
+    /// The last day on which the finding is accepted.
     expires: Date,
 }
 
@@ -51,8 +50,8 @@ impl Entry {
         self.probe.matches(&case.id()) || self.probe.matches(&case.probe)
     }
 
-    /// Indices of the findings of a case that the entry is about. A finding that the probe expects
-    /// is not among them: it needs no excuse.
+    /// The indices of the findings of a case that the entry is about. A finding that the probe expects is left out,
+    /// because it needs no entry.
     fn found_in(&self, case: &Case) -> Vec<usize> {
         let expected = |it: &CaseFinding| it.finding.code == case.expected.as_str();
         let all = case.findings.iter().enumerate().filter(|_| self.is_about(case));
@@ -85,9 +84,9 @@ impl Baseline {
         }
     }
 
-    /// Notices about entries that have expired by the day `today`, or accept nothing. An entry is
-    /// only said to be of no use if a case that it is about has run, or if the suite was not
-    /// narrowed down (`whole`) and has no case that it is about.
+    /// The notices about entries that have expired by the day `today`, or accept nothing. An entry is reported as
+    /// unused only if one of its cases has run, or if the suite was not narrowed down (`whole`) and has no case for
+    /// it.
     pub fn notices(&self, cases: &[Case], today: Date, whole: bool) -> Vec<Notice> {
         let mut notices = Vec::new();
         for entry in &self.entries {
@@ -108,8 +107,8 @@ impl Baseline {
         let Entry { line, code, probe, reason, expires, .. } = entry;
         let message = match kind {
             NoticeKind::Expired => format!(
-                "{code} in `{probe}` was accepted until {expires} ({reason}); that is over: fix it, or \
-                 give it another date"
+                "{code} in `{probe}` was accepted until {expires} ({reason}); the entry has expired: fix the bug, or \
+                 give the entry another date"
             ),
             NoticeKind::Unused => {
                 format!("{code} in `{probe}` was not found; remove the entry, it accepts nothing")

@@ -1,4 +1,4 @@
-//! Reads a baseline: strictly, with the line in every complaint.
+//! The strict reading of a baseline, in which every error names its line.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -8,40 +8,41 @@ use toml::value::{Date, Datetime};
 use super::{Baseline, Entry};
 use zprobe_model::document::{Complaint, Document};
 
-/// A baseline as it is in its file.
+/// The content of a baseline file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineFile {
-    /// Findings that are accepted.
+    /// The findings that are accepted.
     #[serde(default)]
     #[schemars(with = "Vec<FileEntry>")]
     accept: Vec<Spanned<FileEntry>>,
 }
 
-/// An `[[accept]]` as it is in the file.
+/// An `[[accept]]` entry of a baseline file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FileEntry {
-    /// Code of the rule.
+    /// The code of the finding's rule.
     #[schemars(with = "String")]
     code: Spanned<String>,
-    /// Probes, by name or with the engine before it; `*` and `?` stand for anything.
+    /// The probes that the entry is about, by name or by engine and name (`deepspeed/stage1-*`). `*` stands for any
+    /// text, `?` for any one character.
     #[schemars(with = "String")]
     probe: Spanned<String>,
-    /// Rank that the finding must be on; any rank if the key is missing.
+    /// The rank that the finding must be on; any rank if the key is missing.
     rank: Option<usize>,
-    /// Parameter that the finding must be about; any parameter if the key is missing.
+    /// The parameter that the finding must be about; any parameter if the key is missing.
     param: Option<String>,
-    /// Reason for accepting the finding.
+    /// The reason why the finding is accepted.
     #[schemars(with = "String")]
     reason: Spanned<String>,
-    /// Last day on which the finding is accepted: a date like 2026-12-31.
+    /// The last day on which the finding is accepted: a date like 2026-12-31.
     #[schemars(with = "String")]
     expires: Spanned<toml::Value>,
 }
 
 impl Baseline {
-    /// Reads a baseline.
+    /// Reads a baseline from its file.
     ///
     /// # Errors
     /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.

@@ -1,4 +1,4 @@
-//! Tests of the findings that a baseline accepts, and of those that it does not.
+//! Tests of which findings a baseline accepts.
 
 use super::*;
 use zprobe_model::document::Document;
@@ -69,7 +69,7 @@ fn leak() -> Case {
     case("stage1-bf16", Status::Failed, vec![finding("ZP101", Some(1))])
 }
 
-/// Status, whether every finding is accepted, and kinds of notices.
+/// The cases after the baseline `text` was applied to them on the day `today`, and the notices.
 fn applied(text: &str, mut cases: Vec<Case>, today: &str, whole: bool) -> (Vec<Case>, Vec<Notice>) {
     let notices = marked(&read(text).unwrap(), &mut cases, today, whole);
     (cases, notices)

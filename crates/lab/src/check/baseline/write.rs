@@ -1,4 +1,4 @@
-//! Entries for the findings of a suite.
+//! Writes baseline entries for the findings of a suite.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use zprobe_report::suite::Case;
 /// The `[[accept]]` entries for all findings of bad cases that are not accepted already, as text
 /// for the end of a file; empty if there are none.
 ///
-/// Ranks and parameters are not named: which of them comes first may differ from run to run.
+/// The entries name no ranks and no parameters, because those of a finding may differ from run to run.
 pub fn entries(cases: &[Case], reason: &str, expires: &str) -> String {
     let mut known = BTreeSet::new();
     let mut text = String::new();

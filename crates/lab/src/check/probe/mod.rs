@@ -1,7 +1,6 @@
-//! Probes: the runs of `zprobe check`, each on one engine or several, with the results that they
-//! must have.
+//! Probes: the runs of `zprobe check`, each on one engine or several, with the results that they must have.
 //!
-//! A probe is a TOML file. zprobe's own, the standard suite, are in `probes` and [`registry`].
+//! A probe is a TOML file. The probes of the standard suite are in the folder `probes` and in [`registry`].
 
 pub mod registry;
 
@@ -12,43 +11,42 @@ use zprobe_model::document::{Complaint, Document, Flags};
 use zprobe_model::spec::Engine;
 use zprobe_zoo::Expectation;
 
-/// A probe as it is in its file.
+/// The content of a probe file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeFile {
-    /// Purpose of the probe, in a sentence.
+    /// The purpose of the probe, in one sentence.
     description: String,
-    /// Engines that the probe is for, each a case of its own; the native engine if the key is
-    /// missing.
+    /// The engines that the probe is for, each as a case of its own; the native engine if the key is missing.
     #[serde(default = "native")]
     engines: Vec<Engine>,
-    /// Result that the run must have: `clean`, the code of the first finding, or `crash`.
+    /// The result that the run must have: `clean`, the code of the first finding, or `crash`.
     #[serde(default = "clean")]
     expect: String,
-    /// Part of the engine's message; only with `crash`.
+    /// A text that the engine's error message must contain; only with `crash`.
     message: Option<String>,
-    /// Code of the first finding; only with `crash`.
+    /// The code that the first finding must have; only with `crash`.
     finding: Option<String>,
-    /// Settings of the run: long names of flags of `zprobe run`, and their values.
+    /// The settings of the run: long names of flags of `zprobe run`, with their values.
     #[serde(default)]
     #[schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")]
     run: Flags,
 }
 
-/// A probe.
+/// A probe of `zprobe check`.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Name of the probe, which is that of its file without the ending.
+    /// The name of the probe, which is the name of its file without the ending.
     pub name: String,
-    /// File of the probe.
+    /// The file of the probe.
     pub document: Document,
-    /// Purpose of the probe, in a sentence.
+    /// The purpose of the probe, in one sentence.
     pub description: String,
-    /// Engines that the probe is for.
+    /// The engines that the probe is for.
     pub engines: Vec<Engine>,
-    /// Result that the run must have.
+    /// The result that the run must have.
     pub expect: Expectation,
-    /// Settings of the run.
+    /// The settings of the run.
     pub run: Flags,
 }
 
@@ -61,15 +59,13 @@ fn clean() -> String {
 }
 
 impl Probe {
-    /// Reads a probe. The keys in `run` are not checked here, but by the command line, which knows
-    /// them.
+    /// Reads a probe. The keys in `run` are not checked here, but by the command line, which knows the flags.
     ///
     /// # Errors
     /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
     pub fn read(document: Document) -> Result<Self, Complaint> {
         let file: ProbeFile = document.read()?;
-        // Only the errors of the TOML parser have a place; for others the key is looked for by its
-        // name.
+        // Only the errors of the TOML parser have a position; for other errors, the key is searched for by its name.
         let wrong = |key: &str, problem: &str| {
             let start = document.text.lines().position(|line| line.trim_start().starts_with(key));
             let offset = start.map_or(0, |line| {

@@ -6,7 +6,7 @@ use zprobe_model::document::{Complaint, Document};
 /// Declares the probes by the names of their files.
 macro_rules! probes {
     ($($name:literal,)*) => {
-        /// Path and text of each file in `probes`, by name.
+        /// The path and text of each file in `probes`, sorted by name.
         pub const FILES: &[(&str, &str)] = &[$((
             concat!("probes/", $name, ".toml"),
             include_str!(concat!("../../../../../probes/", $name, ".toml")),
@@ -167,7 +167,7 @@ probes! {
 /// All probes of the standard suite.
 ///
 /// # Errors
-/// Never for the files of a release: `tests/it/check.rs` reads them.
+/// If a file cannot be read as a probe. `tests/it/check.rs` rules this out for a release.
 pub fn probes() -> Result<Vec<Probe>, Complaint> {
     let documents =
         FILES.iter().map(|&(file, text)| Document { file: file.to_owned(), text: text.to_owned() });

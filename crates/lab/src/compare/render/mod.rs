@@ -1,4 +1,4 @@
-//! A comparison as text: first what differs, then the numbers.
+//! A comparison as text: first the differences, then the numbers.
 
 mod page;
 mod plot;
@@ -9,7 +9,7 @@ use zprobe_model::visible::{self, Visible};
 use zprobe_report::Form;
 use zprobe_report::words::{amount, two_digits};
 
-/// Weights of so many buffers are shown.
+/// Number of buffers whose weights are shown.
 const SHOWN: usize = 6;
 
 /// Renders a comparison in one of [`Form::OF_A_TABLE`].
@@ -46,8 +46,8 @@ fn head(page: &mut Page, comparison: &Comparison) {
     page.line(&format!("B: {}: {}", names.b, verdicts.b));
     for (what, codes) in [
         ("findings of both", &findings.both),
-        ("findings of A alone", &findings.only_a),
-        ("findings of B alone", &findings.only_b),
+        ("findings of A only", &findings.only_a),
+        ("findings of B only", &findings.only_b),
     ] {
         if !codes.is_empty() {
             page.line(&format!("{what}: {}", codes.join(", ")));
@@ -96,7 +96,7 @@ fn differences(rows: &[Difference]) -> Vec<Vec<String>> {
 fn weights(page: &mut Page, comparison: &Comparison) {
     if !comparison.weights_compared {
         page.title("Contribution weights");
-        page.line("not compared: the runs have not the same ranks and microbatches");
+        page.line("not compared: the runs do not have the same ranks and microbatches");
         return;
     }
     if comparison.weights.is_empty() {
@@ -114,7 +114,7 @@ fn weights(page: &mut Page, comparison: &Comparison) {
     }
     if comparison.weights.len() > SHOWN {
         let more = comparison.weights.len() - SHOWN;
-        page.line(&format!("and {more} more; --output-format json has them all"));
+        page.line(&format!("and {more} more; --output-format json lists all"));
     }
 }
 
@@ -126,7 +126,7 @@ fn steps(page: &mut Page, comparison: &Comparison) {
     let with_parameters = steps.iter().any(|step| step.parameters.is_some());
     let mut head = vec!["step", "A loss", "B loss", "gap", "A norm", "B norm", "gap in %"];
     if with_parameters {
-        head.push("parameters apart");
+        head.push("parameter gap");
     }
     let value = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6}"));
     let gap = |gap: Option<f64>| gap.map_or("-".to_owned(), number);

@@ -1,4 +1,4 @@
-//! Text as a terminal shows it, or as Markdown.
+//! Writes a text for a terminal or as Markdown.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use zprobe_report::render::markdown::{block, escaped};
 use zprobe_report::words::one_line;
 
-/// A text that is written from top to bottom.
+/// A text that is written section by section.
 pub struct Page {
     is_markdown: bool,
     text: String,
@@ -24,7 +24,7 @@ impl Page {
         Self { is_markdown: true, text: String::new() }
     }
 
-    /// The whole text that was written.
+    /// The text that was written so far.
     pub fn text(self) -> String {
         self.text
     }
@@ -82,7 +82,7 @@ impl Page {
         }
     }
 
-    /// Writes lines that stay as they are.
+    /// Writes lines verbatim, as a block of code.
     pub fn code(&mut self, text: &str) {
         if self.is_markdown {
             let _ = write!(self.text, "\n{}", block("", text));

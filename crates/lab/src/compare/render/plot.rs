@@ -1,18 +1,18 @@
-//! Two curves over the steps, in characters.
+//! A plot of two curves over the steps, drawn with characters.
 
 use std::fmt::Write as _;
 
-/// Rows of a plot.
+/// Number of rows of a plot.
 const HEIGHT: usize = 10;
 
-/// Most columns of a plot.
+/// Largest number of columns of a plot.
 const WIDTH: usize = 60;
 
-/// Columns between two steps where there is room.
+/// Number of columns between two steps if there is room.
 const APART: usize = 6;
 
-/// Plot of two curves: `A`, `B`, and `*` where they meet. None for fewer than three steps, of which
-/// a table says as much.
+/// A plot of two curves: `A`, `B`, and `*` where the curves meet. `None` for fewer than three steps, which a table
+/// shows as clearly, and for curves without values.
 pub fn plot(title: &str, a: &[Option<f64>], b: &[Option<f64>]) -> Option<String> {
     let count = a.len().max(b.len());
     let values = || a.iter().chain(b).flatten().copied();
@@ -23,7 +23,7 @@ pub fn plot(title: &str, a: &[Option<f64>], b: &[Option<f64>]) -> Option<String>
     let width = WIDTH.min((count - 1) * APART + 1);
     let column = |step: usize| step * (width - 1) / (count - 1);
     let row = |value: f64| {
-        // A level curve lies in the middle.
+        // A constant curve lies in the middle.
         let height = if high > low { (high - value) / (high - low) } else { 0.5 };
         (height * (HEIGHT - 1) as f64).round() as usize
     };

@@ -1,4 +1,4 @@
-"""The sending end of a channel: events as JSON lines, buffers bit for bit."""
+"""The sending end of a rank's channel to zprobe: events are JSON lines, and buffers are sent bit for bit."""
 
 import base64
 import ctypes
@@ -14,18 +14,18 @@ DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
 class Channel(records.Records):
-    """Writer of the records of one rank, buffers among them."""
+    """Writes the records of one rank, including its buffers."""
 
     def __init__(self, run, rank, fd, seq=0):
         super().__init__(run, rank, fd, seq)
         self.digests = []
-        self.selection = None  # The selection of buffers; without one all are recorded.
-        self.waiting = []  # Calls that emit what a device has not handed over yet.
+        self.selection = None  # The `Selection` of buffers to record; `None` records all buffers.
+        self.waiting = []  # Functions that emit buffers whose copy to the host may not be complete.
 
     def buffer(self, point, layout, tensor, step=None, microbatch=None, norm=None):
-        """Records a flat tensor, and remembers its digest for the in-band exchange.
+        """Records a flat tensor, and keeps its digest for the exchange of digests between the ranks.
 
-        `norm` is that of the whole buffer, where the tensor holds samples of it.
+        `norm` is the norm of the whole buffer if the tensor holds only samples of the buffer, else `None`.
         """
         if self.selection and not self.selection.has(point, step, microbatch):
             return
@@ -34,15 +34,15 @@ class Channel(records.Records):
         self.later(lambda: self._emit_buffer(held, norm, at), tensor)
 
     def later(self, emit, tensor):
-        """Calls `emit`, which reads a tensor: at once on the host; on a device when `settle` has waited for it, so
-        that recording does not make the engine's streams wait for each other more often than its own code does."""
+        """Calls `emit`, which reads `tensor`: at once for a tensor on the host, in the next `settle` for a tensor on
+        a device. So recording adds no synchronisation to the engine's streams."""
         if tensor.device.type == "cpu":
             emit()
         else:
             self.waiting.append(emit)
 
     def settle(self):
-        """Waits for the device, and emits what was recorded of it since the last call."""
+        """Waits for the device, and calls all functions that `later` has postponed since the last call."""
         waiting, self.waiting = self.waiting, []
         if waiting:
             device.synchronize()
@@ -50,7 +50,7 @@ class Channel(records.Records):
             emit()
 
     def _emit_buffer(self, tensor, norm, at):
-        # Through ctypes: `Tensor.numpy` has no bfloat16, and would need NumPy.
+        # ctypes reads the bytes, because `Tensor.numpy` does not support bfloat16 and needs NumPy.
         data = ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
         digest = hashlib.blake2b(data, digest_size=8).hexdigest()
         self.digests.append(digest)
@@ -65,21 +65,21 @@ class Channel(records.Records):
         self.emit("buffer", payload=payload, **at)
 
     def take_digest(self):
-        """Combined digest of the buffers since the last call, as a signed 64-bit number."""
+        """The combined digest of the buffers recorded since the last call, as a signed 64-bit number."""
         combined = hashlib.blake2b("".join(self.digests).encode(), digest_size=8).digest()
         self.digests = []
         return int.from_bytes(combined, "big", signed=True)
 
 
 def on_host(tensor):
-    """The content of a tensor in memory of the host, once all that its device was asked to do before is done."""
+    """The content of a tensor in host memory; valid once the device has finished all work queued before this call."""
     if tensor.device.type == "cpu":
         return tensor.contiguous()
-    # Behind what the current stream computes; what comes later does not change it.
+    # The copy is queued on the current stream: later work on the stream does not change the copied values.
     held = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return held.copy_(tensor, non_blocking=True)
 
 
 def finite(number):
-    """The number, or None if JSON has no word for it."""
+    """The number; `None` if it is infinite or NaN, which JSON cannot represent."""
     return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""Coded gradients, as `spec/code.rs` defines them: rows of a Walsh-Hadamard matrix with signs."""
+"""The values of coded gradients, as `spec/code.rs` defines them: rows of a Walsh-Hadamard matrix with signs."""
 
 import torch
 
@@ -12,11 +12,11 @@ class Code:
             self.length *= 2
 
     def values(self, column, elements):
-        """Values (+1 or -1, fp32) of gradient `column` in the flat `elements` (a range)."""
+        """The values (+1 or -1, fp32) of gradient `column` in the range `elements` of the flat order."""
         return self.signed(column, elements, self.signs(elements))
 
     def signs(self, elements):
-        """The signs of flat elements, which all gradients share."""
+        """The signs (+1 or -1) of the elements of the flat order, which all gradients share."""
         return torch.cat([self._signs(piece) for piece in chunks(elements)])
 
     def _signs(self, elements):
@@ -24,7 +24,8 @@ class Code:
         return (1 - 2 * (_mix(self.seed ^ 0xE1E3, index) & 1)).to(torch.float32)
 
     def signed(self, column, elements, signs):
-        """Values of gradient `column` in the flat `elements`, whose signs are given."""
+        """The values of gradient `column` in the range `elements` of the flat order, computed from the elements'
+        `signs`."""
         period = self.period(column, elements.start)
         whole = len(elements) - len(elements) % self.length
         values = torch.empty(len(elements))
@@ -33,15 +34,16 @@ class Code:
         return values
 
     def period(self, column, start):
-        """The values of gradient `column` in one code length from flat element `start` on, without the
-        signs of elements."""
+        """The values of gradient `column` in one code length from element `start` of the flat order on, before they
+        are multiplied with the signs of the elements."""
         index = torch.arange(start, start + self.length) % self.length
         negative = _parity(column & index)
         negative ^= _mix(self.seed ^ 0xC01, torch.tensor([column])) & 1
         return (1 - 2 * negative).to(torch.float32)
 
     def initial(self, elements):
-        """Starting values of the parameters in the flat `elements`, in units of the learning rate."""
+        """The starting values of the parameters in the range `elements` of the flat order, in units of the learning
+        rate."""
         return torch.cat([self._initial(piece) for piece in chunks(elements)])
 
     def _initial(self, elements):
@@ -51,17 +53,17 @@ class Code:
 
 
 def code_steps(spec):
-    """Steps whose gradients have codes of their own: `RunSpec::code_steps`."""
+    """The number of steps whose gradients have codes of their own, like `RunSpec::code_steps`."""
     return min(spec["steps"], spec["code_steps"] or spec["steps"])
 
 
 def of_run(spec):
-    """The code of a run."""
+    """The `Code` of the run that `spec` describes."""
     return Code(code_steps(spec) * spec["world_size"] * spec["gradient_accumulation_steps"], spec["seed"])
 
 
 def chunks(elements):
-    """Elements in pieces that stay in the processor's cache: fast for large models."""
+    """The range `elements`, cut into pieces that fit into the processor's cache, for speed in large models."""
     size = 1 << 16
     return [elements[first : first + size] for first in range(0, len(elements), size)]
 
@@ -73,8 +75,8 @@ def _parity(bits):
 
 
 def _mix(seed, index):
-    """SplitMix64's finaliser; int64 arithmetic wraps as 64-bit arithmetic should. It works in place: making a code takes
-    longest here."""
+    """The finaliser of SplitMix64; int64 arithmetic wraps as 64-bit arithmetic should. The operations work in place,
+    because this function takes most of the time of making a code."""
     z = (index + 1).mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(seed))
     z.bitwise_xor_(_shifted(z, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
     z.bitwise_xor_(_shifted(z, 27)).mul_(_signed(0x94D049BB133111EB))
@@ -82,7 +84,7 @@ def _mix(seed, index):
 
 
 def _shifted(z, places):
-    """Logical right shift; torch's own repeats the sign."""
+    """`z` shifted right without the sign: torch's `>>` repeats the sign bit."""
     return (z >> places).bitwise_and_((1 << (64 - places)) - 1)
 
 

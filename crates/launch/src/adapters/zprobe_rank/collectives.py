@@ -1,7 +1,7 @@
-"""The order of collectives, as this rank enters them from Python.
+"""Records the order of the collectives that this rank enters from Python.
 
 Ranks that enter different collectives hang, crash, or add up unrelated tensors.
-Collectives that an engine issues from C++ (DDP's reducer) are not observed here.
+This module does not observe collectives that an engine issues from C++, as DDP's reducer does.
 """
 
 import functools
@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from zprobe_rank.channel import DTYPE_NAMES
 
-# Function of `torch.distributed`: operation, and position and name of the input tensor. A collective has a name for
-# each of torch's releases; FSDP2 uses the newest.
+# The watched functions of `torch.distributed`, each with its operation and with the position and the name of its input
+# tensor. torch has renamed some collectives from release to release; FSDP2 uses the newest names.
 WATCHED = {
     "all_reduce": ("all-reduce", 0, "tensor"),
     "reduce": ("reduce", 0, "tensor"),
@@ -29,7 +29,7 @@ WATCHED = {
 
 
 def watch(channel):
-    """Makes each collective emit an event first; call it before the engine imports the functions."""
+    """Makes each collective emit an event before it runs; call `watch` before the engine imports the collectives."""
     sequence = itertools.count()
     for name, place in WATCHED.items():
         function = getattr(dist, name, None)

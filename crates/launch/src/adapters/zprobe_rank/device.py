@@ -1,26 +1,26 @@
-"""The devices that ranks compute on. Nothing here is touched before the ranks are forked: a child cannot use a GPU
-that its parent has started."""
+"""The devices that ranks compute on. No device is started before the ranks are forked, because a child process cannot
+use a GPU whose driver its parent has started."""
 
 import ctypes
 import os
 
-#: The type of the device, as torch names it; `choose` sets it before an engine is imported.
+#: The type of the device, as torch names it; `choose` sets the type before an engine is imported.
 kind = "cpu"
 
-# What `cuDeviceGetCount` answers in a process that has not called `cuInit`.
+# The error code of `cuDeviceGetCount` in a process that has not called `cuInit`.
 NOT_INITIALIZED = 3
 
 
 def choose(name):
-    """Sets the type of the device."""
+    """Sets the type of the device, such as `cuda`, for this process."""
     global kind
     kind = name
-    # torch then asks the driver's management library for GPUs, and does not start the driver.
+    # With this variable torch looks for GPUs through NVML, which does not start the driver.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
 def is_started():
-    """True if this process has started a GPU's driver, so that ranks forked from it could not use one."""
+    """True if this process has started a GPU's driver, so that ranks forked from this process could not use a GPU."""
     import torch
 
     if kind == "cpu":
@@ -32,9 +32,9 @@ def is_started():
 
 
 def _driver_is_started():
-    """True if `cuInit` was called; the driver's library may be loaded without that."""
+    """True if this process has called `cuInit`; the driver's library may be loaded without a call of `cuInit`."""
     try:
-        # Only if it is loaded already.
+        # Opens the library only if it is loaded already.
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
     except OSError:
         return False
@@ -42,8 +42,8 @@ def _driver_is_started():
 
 
 def take():
-    """Makes the rank's device the current one, and returns it: of several GPUs the one with the rank's local number,
-    counted round if there are more ranks."""
+    """Makes the rank's device the current device, and returns it. Of several GPUs the rank takes the one whose number
+    is its local rank, modulo the number of GPUs."""
     import torch
 
     if kind == "cpu":
@@ -62,14 +62,14 @@ def take():
 
 
 def synchronize():
-    """Waits until the current device has done all that it was asked to do."""
+    """Waits until the current device has finished all queued work."""
     import torch
 
     (torch.accelerator if hasattr(torch, "accelerator") else getattr(torch, kind)).synchronize()
 
 
 def name(device):
-    """A device in words: `cpu`, or `cuda:0 (NVIDIA H200)`."""
+    """The name of a device for the report: `cpu`, or `cuda:0 (NVIDIA H200)`."""
     import torch
 
     module = getattr(torch, device.type, None)
@@ -78,7 +78,8 @@ def name(device):
 
 
 def upload(tensor, device):
-    """A tensor of the host on a device; the copy is behind what is computed there, and nobody waits for it."""
+    """Copies a tensor from the host to a device. The copy is queued after the device's present work, and the caller
+    does not wait for it."""
     if device.type == "cpu":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""What can be seen of an engine between a backward and the optimizer, whoever drives the engine."""
+"""Observes an engine between a backward and the optimizer, in zprobe's own scripts and in the scripts of users."""
 
 import functools
 import math
@@ -8,56 +8,56 @@ from zprobe_rank.tensors import dense, own_part, shard_start
 
 
 class BaseEyes:
-    """The eyes of an engine. They look at its objects and wrap their methods, and never change what it computes: an
-    error in them is told, and ends there.
+    """The eyes of an engine: they observe the engine's objects and wrap their methods. Eyes never change the engine's
+    results, and an error inside of them is reported without reaching the engine.
 
-    These see what is alike in all engines that leave gradients where autograd accumulates them. Those of an engine
-    derive from them, and say what is otherwise.
+    `BaseEyes` suit an engine that leaves gradients where autograd accumulates them. Each engine derives its own eyes
+    from this class, and overrides the methods that do not apply.
 
-    Parameters are known by numbers. Gradients are flat tensors of whole parameters, in the dtype in which the engine adds
-    them up, neither divided by the ranks nor freed from a loss scale.
+    Parameters are identified by numbers. Gradients are flat tensors of whole parameters, in the dtype in which the
+    engine adds them up. They are not divided by the number of ranks, and include the loss scale.
     """
 
-    #: Name of the engine.
+    #: The name of the engine, as in the specification of a run; `None` without a special engine.
     engine = None
 
-    #: Name of the class of the engine's objects.
+    #: The name of the class of the engine's objects, such as `DeepSpeedEngine`.
     kind = None
 
-    #: Largest number of such objects in a process that the eyes can look at together.
+    #: The largest number of engine objects in a process that these eyes can observe together.
     most = math.inf
 
     def __init__(self, objects):
-        """`objects` are those of the class `kind` that train in this process, at least one."""
+        """`objects` are the instances of the class `kind` that train in this process, at least one."""
         self.objects = objects
-        #: Called right after the reduction at a gradient accumulation boundary, where that can be seen.
+        #: Called right after the reduction at a gradient accumulation boundary, if the eyes can see the reduction.
         self.on_reduced = lambda: None
-        self.index = {}  # Numbers of parameters by the identities of all tensors that stand for them.
+        self.index = {}  # The number of a parameter, by the `id` of each tensor that stands for the parameter.
         self.step, self.microbatch, self.flushes = None, None, 0
         self.emit = None
         self.undo = []
-        self.failed = set()  # Names of the functions that have failed to see.
+        self.failed = set()  # Names of the observing functions that have raised an error.
 
     @staticmethod
     def leaves(it):
-        """Tensors of one of the engine's objects that autograd accumulates gradients into."""
+        """The tensors of an engine object into which autograd accumulates gradients."""
         return it.parameters()
 
     def arm(self):
-        """Begins to follow when the engine is at work, before parameters have numbers."""
+        """Begins to follow when the engine runs a forward or a backward; called before parameters have numbers."""
 
     def open(self, index, emit):
-        """Begins to watch what passes by. `index` has the numbers of parameters by the identities of all tensors that
-        stand for them, and events go to `emit`, a function of a type and fields."""
+        """Begins to observe the engine. `index` has the number of a parameter, by the `id` of each tensor that stands
+        for the parameter; `emit`, a function of a type and fields, receives the events."""
         self.index, self.emit = index, emit
 
     def close(self):
-        """Takes away all that was put into the engine."""
+        """Removes all hooks and wrappers from the engine."""
         while self.undo:
             self.guarded(self.undo.pop())
 
     def begin(self, step, microbatch):
-        """A microbatch begins."""
+        """Called when a microbatch begins."""
         if step != self.step:
             self.flushes = 0
         self.step, self.microbatch = step, microbatch
@@ -67,27 +67,27 @@ class BaseEyes:
         look()
 
     def describe(self):
-        """Class that wraps the inner optimizer, and facts in the engine's own words: a text, and a dict of texts."""
+        """The name of the class that wraps the inner optimizer, and a dict of facts about the engine, both as texts."""
         return type(self.objects[0]).__name__, {}
 
     def describe_afterwards(self):
-        """Facts that the engine can tell only after steps were taken, a dict of texts; they take the place of the
-        first."""
+        """A dict of facts, as texts, that are available only after the training steps. These facts replace the facts
+        of `describe` with the same names."""
         return {}
 
     def graph_index(self):
-        """Numbers of parameters by the identities of the tensors that autograd accumulates into."""
+        """The number of each parameter, by the `id` of the tensor into which autograd accumulates its gradient."""
         return self.index
 
     def pieces(self, fragment):
-        """The pieces of parameters that make up a tensor of the optimizer's, as the engine has laid them out: tuples of
-        the parameter, the first element, the number of elements, and the room that they take with their padding. None
-        where the engine does not say."""
+        """The pieces of parameters that make up a tensor of the optimizer, as the engine has laid them out; `None` if
+        the layout is unknown. Each piece is a tuple of the parameter, the first element, the number of elements, and
+        the number of elements with padding."""
         return None
 
     def hint(self, parameters, fragment):
-        """The place in the model of a tensor of the optimizer's, with the parameters behind it, for `Placement.locate`;
-        None where it is not known. `parameters` are the model's by number."""
+        """The hint for `Placement.locate` about a tensor of the optimizer: a parameter, an offset, and the parameters
+        that follow. `None` if the place is unknown. `parameters` has the model's parameters by number."""
         pieces = self.pieces(fragment)
         if pieces:
             numbers = [self.index[id(parameter)] for parameter, *_ in pieces]
@@ -98,21 +98,21 @@ class BaseEyes:
         return None
 
     def parameters(self, model):
-        """The content of every parameter of a model, in its order: tensors of the whole shape."""
+        """The content of every parameter in the order of the model: tensors of the parameters' whole shapes."""
         return [own_part(parameter.detach()) for parameter in model.parameters()]
 
     def gathers_for_forward(self):
-        """True if the parameters that forward uses are gathered for it, so that they may differ from those that
-        `parameters` gives."""
+        """True if the engine gathers parameters for each forward, so that the gathered values may differ from the
+        result of `parameters`."""
         return False
 
     def has_reduced(self):
-        """True if the last backward has reduced gradients over the ranks; None where that is not seen."""
+        """True if the last backward has reduced gradients over the ranks; `None` if the eyes cannot see that."""
         return None
 
     def gradients(self):
-        """The sum of this rank's gradients so far, by the numbers of the parameters that have one. None where the rank
-        has no whole gradients."""
+        """The sums of this rank's gradients so far, by the number of the parameter; parameters without a gradient are
+        left out. `None` if the rank does not hold whole gradients."""
         leaves = [it for holder in self.objects for it in self.leaves(holder) if id(it) in self.index]
         if any(hasattr(leaf, "to_local") for leaf in leaves):
             return None
@@ -120,31 +120,30 @@ class BaseEyes:
         return {number: gradient for number, gradient in held if gradient is not None}
 
     def unscaled(self, gradient):
-        """A part of a gradient without the loss scale."""
+        """A part of a gradient, divided by the loss scale."""
         return gradient
 
     def reduced(self):
-        """The gradients that a step of the optimizer finds, as in `gradients`. None where a rank has its own part of
-        them alone."""
+        """The reduced gradients right before the optimizer's step, in the form of `gradients`. `None` if a rank holds
+        only its own part of the gradients."""
         return self.gradients()
 
     def scaling(self):
-        """Loss scale of the last step, a float, and whether it overflowed; None without a scale."""
+        """The loss scale of the last step as a float, and true if that step overflowed; `None` without a loss scale."""
         return None
 
     def fired(self):
-        """Numbers of times that a parameter's gradient hook fired since the last call, and of gradients that autograd
-        delivered to it, as pairs by the numbers of the parameters that the engine trains. None where hooks are not
-        observed."""
+        """For each number of a trained parameter a pair of counts since the last call: the firings of the parameter's
+        gradient hook, and the gradients that autograd delivered. `None` if hooks are not observed."""
         return None
 
     def not_observed(self, what, why):
-        """Says that something cannot be seen in this release of the engine."""
+        """Emits that `what` cannot be observed in this release of the engine, with the reason."""
         if self.emit is not None:
             self.emit("not-observed", what=what, why=why)
 
     def guarded(self, see, *args, **kwargs):
-        """Calls `see`; what goes wrong in it is told, and must not become the engine's."""
+        """Calls `see`, and reports its error instead of raising the error into the engine."""
         try:
             see(*args, **kwargs)
         except Exception as error:
@@ -154,13 +153,13 @@ class BaseEyes:
                 self.not_observed("%s: %s" % (self.engine, name), "%s: %s" % (type(error).__name__, error))
 
     def flushed(self, reason, elements, capacity, params):
-        """Says that a bucket is about to be reduced, with the numbers of its parameters."""
+        """Emits that a bucket is about to be reduced. `params` has the numbers of the bucket's parameters."""
         at = dict(step=self.step, microbatch=self.microbatch, flush=self.flushes)
         self.flushes += 1
         self.emit("bucket-flushed", reason=reason, elements=elements, capacity=capacity, params=params, **at)
 
     def wrap(self, holder, name, before=None, after=None):
-        """Has `before` and `after` called around a method of an object, with its arguments."""
+        """Wraps a method of an object: `before` and `after` are called around the method, with the same arguments."""
         method, is_own = getattr(holder, name), name in vars(holder)
 
         @functools.wraps(method)
@@ -174,7 +173,7 @@ class BaseEyes:
                     self.guarded(after, *args, **kwargs)
 
         def unwrap():
-            # Somebody else may have put something around it.
+            # The method stays wrapped if other code has wrapped it again since.
             if vars(holder).get(name) is wrapped:
                 setattr(holder, name, method) if is_own else delattr(holder, name)
 

@@ -1,4 +1,4 @@
-"""The parameters that modules use in forward, beside those that the last step left."""
+"""Compares the parameters that modules use in forward with the parameters that the last step left."""
 
 import torch
 
@@ -6,12 +6,12 @@ from zprobe_rank.tensors import flat
 
 
 class ForwardWatch:
-    """Compares parameters as forward uses them. An engine gathers them for each module, so that this is done
-    after the engine's own hooks."""
+    """Compares the parameters that the forward of each module uses. The hooks run after the engine's own hooks, which
+    gather the parameters of the module."""
 
     def __init__(self, model):
-        """`model` is in the engine's hands already."""
-        #: The parameters that the last step left: tensors in the model's order, of the whole shape.
+        """`model` is the model after the engine has wrapped it or registered its hooks."""
+        #: The parameters after the last step: tensors of the whole shapes, in the order of the model.
         self.left = None
         self.compared = []
         numbers = {id(parameter): index for index, parameter in enumerate(model.parameters())}
@@ -21,7 +21,7 @@ class ForwardWatch:
                 module.register_forward_pre_hook(self._hook(own))
 
     def take(self):
-        """The comparisons since the last call, for `differences`."""
+        """The comparisons since the last call, as the argument of `differences`."""
         compared, self.compared = self.compared, []
         return compared
 
@@ -33,17 +33,18 @@ class ForwardWatch:
         return compare
 
     def _compare(self, index, used):
-        # Engines may compute in fewer bits than they hold.
+        # The dtype of an engine's computation may be narrower than the dtype of its parameters.
         left = self.left[index].reshape(-1).to(used.dtype)
         if len(used) != len(left):
             self.compared.append((index, len(left), 0))
             return
         differs = (used != left) & ~(used.isnan() & left.isnan())
-        # Numbers on the parameter's device, which nobody waits for here.
+        # The results stay on the parameter's device, so that the host does not wait for them.
         self.compared.append((index, differs.sum(), differs.to(torch.uint8).argmax() if len(left) else 0))
 
 
 def differences(compared):
-    """Parameters with elements that differed in some comparisons, by index: number and first element."""
+    """The parameters that differed in a comparison, ordered by index, each with the number of differing elements and
+    the first of them."""
     found = {index: (int(count), int(first)) for index, count, first in compared if int(count) > 0}
     return [dict(param=index, elements=n, first=first) for index, (n, first) in sorted(found.items())]

@@ -2,7 +2,7 @@
 
 
 def nodes_behind(roots):
-    """Every node of the graphs behind some nodes, each once, they themselves included."""
+    """Every node of the autograd graphs that start at `roots`, each node once; the roots are included."""
     seen, pending = set(), list(roots)
     while pending:
         node = pending.pop()
@@ -14,10 +14,10 @@ def nodes_behind(roots):
 
 
 def walk(loss, index_of):
-    """Number of AccumulateGrad nodes behind `loss`, and indices of the parameters they belong to.
+    """The number of AccumulateGrad nodes in the graph of `loss`, and the indices of the parameters of these nodes.
 
-    `index_of` maps the identity of a tensor to a parameter's index. A node whose tensor is not in
-    it (an engine's own copy of a parameter) is counted, and belongs to none.
+    `index_of` maps the `id` of a tensor to a parameter's index. A node whose tensor is not in `index_of` (an engine's
+    own copy of a parameter) is counted, but belongs to no parameter.
     """
     nodes, reached = 0, set()
     for node in nodes_behind([loss.grad_fn]):

@@ -1,4 +1,4 @@
-"""The host: imports torch and the engine once, forks the ranks, and reports how each of them ended."""
+"""The host process: imports torch and the engine once, forks the ranks, and reports how each rank ended."""
 
 import ctypes
 import importlib
@@ -11,21 +11,21 @@ from zprobe_rank import device, pool
 from zprobe_rank.records import Records
 
 
-# First argument of a process that is a rank and no host.
+# The first argument of a process that is a rank instead of a host.
 RANK = "rank"
 
 
 def main():
-    """Entry point that the launcher starts; docs/protocol.md describes its environment.
+    """The entry point that the launcher starts; docs/protocol.md describes its environment.
 
-    As a pool it loads the engine that its first argument names, for the device that the second names, and then
+    A pool loads the engine that the first argument names, for the device that the second argument names, and then
     hosts run after run.
     """
     if sys.argv[1:2] == [RANK]:
         _rank_alone(*sys.argv[2:])
     elif pool.is_pool():
         load(*sys.argv[1:3])
-        # A thread that an import has started is in no child.
+        # A forked child does not have the threads that imports have started, so that ranks have to import again.
         imports = len(os.listdir("/proc/self/task")) > 1
         pool.serve(lambda environment: run_host(environment, imports))
     else:
@@ -33,20 +33,21 @@ def main():
 
 
 def run_host(environment, imports=False):
-    """Forks one rank per event channel and waits for all of them; ranks import the engine themselves if `imports`."""
+    """Forks one rank for each event channel and waits for all ranks. If `imports`, each rank starts a new interpreter
+    and imports the engine itself."""
     from zprobe_rank.rendezvous import keep_listener
 
-    # Before the engine is loaded: processes that it starts on import inherit every descriptor.
+    # Done before the engine is loaded: processes that the engine starts on import inherit every descriptor.
     store = environment.get("ZPROBE_STORE_FD")
     listener = keep_listener(int(store)) if store else None
-    # This process is no rank yet, for what an engine looks up on import.
+    # An engine that reads these variables on import must not take this process for a rank.
     first, first_local = (int(environment[name]) for name in ("RANK", "LOCAL_RANK"))
     for name in ("RANK", "LOCAL_RANK"):
         os.environ.pop(name, None)
     spec = json.loads(environment["ZPROBE_SPEC"])
     records = Records(environment["ZPROBE_RUN"], None, int(environment["ZPROBE_HOST_FD"]))
     load(spec["engine"], spec["device"], records.importing)
-    # Importing an engine may start the GPU's driver, which ranks that are forked from here could not use then.
+    # The import of an engine may start the GPU's driver; ranks that are forked afterwards could not use a GPU.
     imports = imports or device.is_started()
     event_fds = [int(fd) for fd in environment["ZPROBE_EVENT_FDS"].split(",")]
     host_pid = os.getpid()
@@ -67,16 +68,16 @@ def run_host(environment, imports=False):
     while ranks:
         pid, status = os.wait()
         if pid in ranks:
-            # Not `os.waitstatus_to_exitcode`, which is younger than Python 3.8.
+            # `os.waitstatus_to_exitcode` came after Python 3.8.
             signalled = os.WIFSIGNALED(status)
             outcome = dict(signal=os.WTERMSIG(status)) if signalled else dict(code=os.WEXITSTATUS(status))
             records.emit("rank-exited", rank=ranks.pop(pid), outcome=outcome)
 
 
 def load(engine, kind, importing=lambda what: None):
-    """Imports torch and the engine for a type of device; the ranks that are forked from here have them already.
+    """Imports torch and the engine for a type of device. Ranks that are forked afterwards inherit the modules.
 
-    `importing` is told what is imported next, where it is not there yet.
+    `importing` is called with the name of a package right before its first import.
     """
     device.choose(kind)
     if "torch" not in sys.modules:
@@ -88,13 +89,13 @@ def load(engine, kind, importing=lambda what: None):
         importing(engine)
     module = importlib.import_module(script)
 
-    # The first optimizer imports torch's compiler, which takes longer than a run.
+    # The first optimizer of a process imports torch's compiler, which takes longer than a run.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     return module
 
 
 def _leave(body, *args):
-    """Runs `body` and ends this process without the clean-up of the process it was forked from."""
+    """Runs `body` and ends this process without running the exit handlers of its parent process."""
     code = 1
     try:
         code = body(*args)
@@ -109,8 +110,8 @@ def _leave(body, *args):
 
 
 def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid, imports):
-    """Makes this process die with its host, sends its output to its own logs, and runs the rank, whose event
-    channel is at `place`; in a new interpreter if it `imports` the engine itself."""
+    """Ties this process to the life of its host, sends its output to its own logs, and runs the rank whose event
+    channel is `event_fds[place]`. If `imports`, the rank runs in a new interpreter."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != host_pid:
@@ -135,7 +136,7 @@ def _become_rank(environment, spec, rank, event_fds, place, listener, host_pid, 
 
 
 def _start_anew(event_fd, listener):
-    """Replaces this process by a new interpreter that runs the rank."""
+    """Replaces this process with a new interpreter that runs the rank."""
     kept = [event_fd] if listener is None else [event_fd, listener]
     for descriptor in kept:
         os.set_inheritable(descriptor, True)
@@ -144,10 +145,10 @@ def _start_anew(event_fd, listener):
 
 
 def _rank_alone(event_fd, listener=None):
-    """Runs the rank that `_start_anew` made this process for, and exits."""
+    """Runs the rank in the interpreter that `_start_anew` has started, and exits."""
     kept = [int(descriptor) for descriptor in (event_fd, listener) if descriptor is not None]
     for descriptor in kept:
-        # Not for programs that the engine starts.
+        # Programs that the engine starts must not inherit the descriptor.
         os.set_inheritable(descriptor, False)
     event_fd, listener = (kept + [None])[:2]
     spec = json.loads(os.environ["ZPROBE_SPEC"])

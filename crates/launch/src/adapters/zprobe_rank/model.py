@@ -1,4 +1,4 @@
-"""The synthetic models as torch modules, and their data."""
+"""The synthetic models of zprobe as torch modules, with their training data."""
 
 import torch
 from torch import nn
@@ -10,28 +10,29 @@ from zprobe_rank.sampler import Pieces
 
 
 def on_rank(parameter):
-    """A parameter, or this rank's part of one that is a `DTensor`."""
+    """The parameter itself, or this rank's part of a parameter that is a `DTensor`."""
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
 def inner_product(parameter, data):
-    """<p, x>, one element in fp32."""
-    # Summed in fp32, so that the division that follows does not round twice.
+    """The inner product <p, x> of a parameter and its data: a tensor of one fp32 element."""
+    # The sum is computed in fp32, so that the later division rounds only once.
     return (on_rank(parameter).float() * data.float()).sum().reshape(1)
 
 
 class Node(nn.Module):
-    """Parameters and submodules of one dotted name; its logits are inner products with the data.
+    """A module that holds the parameters and submodules below one dotted name. Its logits are the inner products of
+    the parameters with the data.
 
-    `data` has a tensor for each parameter of the subtree in `named_parameters()` order, None for a
-    parameter that this forward does not use. A submodule without data is not called. A node that
-    `reverses` uses the last of its parameters and submodules first.
+    `data` has a tensor for each parameter of the subtree in the order of `named_parameters()`, and `None` for a
+    parameter that this forward does not use. A submodule without data is not called. If `reverses` is true, the node
+    uses its parameters and submodules in reverse order.
     """
 
     reverses = False
 
     def forward(self, *data):
-        """Inner products <p, x> in fp32, one for each parameter that is used."""
+        """The inner products <p, x> in fp32, one for each used parameter."""
         uses, at = [], 0
         for parameter in self.parameters(recurse=False):
             if data[at] is not None:
@@ -48,12 +49,12 @@ class Node(nn.Module):
 
 
 class CodedModel(Node):
-    """The coded model: a loss linear in every parameter, so that its gradients are the data.
+    """The coded model: its loss is linear in every parameter, so that the gradients are the data.
 
-    Where the workload has a second use, another module shares that parameter, as an embedding and the
-    output layer often do: its data come last. The stages of a pipeline each have such a parameter, and use it
-    again by themselves. Forward returns the logits, fp32, one for each datum; or
-    loss and logits as a tuple or a dict.
+    If the workload has a second use of a parameter, another module shares the parameter, as an output layer often
+    shares an embedding, and the data of that module come last. Each stage of a pipeline has such a parameter, and uses
+    it again within the stage. Forward returns the fp32 logits, one for each tensor of data, or the loss and the logits
+    as a tuple or a dict.
     """
 
     def __init__(self, params, workload, scale, values):
@@ -80,22 +81,23 @@ class CodedModel(Node):
         return (loss, logits) if self.output == "tuple" else dict(loss=loss, logits=logits)
 
     def loss(self, output):
-        """The loss in the value that forward returned."""
+        """The loss, taken or computed from the value that forward returned."""
         if self.output == "logits":
             return output.sum() * self.scale
         return output[0] if self.output == "tuple" else output["loss"]
 
 
 class CodedPart:
-    """Data of one loss: of the engine's forward, or None without one, and of terms beside it, by the
-    parameter's name. All are fp32, of the parameter's shape, on the rank's device."""
+    """The data of one loss. `forward` has the data of the engine's forward, `None` without a forward; `beside` has the
+    data of terms outside the forward, by the parameter's name. All data are fp32 tensors of the parameters' shapes on
+    the rank's device."""
 
     def __init__(self, forward, beside, managed):
         self.forward, self.beside, self.managed = forward, beside, managed
 
 
 class CodedProbe:
-    """The coded model with the data of one rank."""
+    """The coded model, and the data that one rank gives it."""
 
     def __init__(self, spec, params, workload, rank, dtype, device):
         self.params, self.workload, self.rank, self.device = params, workload, rank, device
@@ -120,7 +122,7 @@ class CodedProbe:
             module.reverses = workload.reversed_on_odd_ranks and rank % 2 == 1
 
     def parts(self, step, microbatch):
-        """The parts of a microbatch, which go forward and backward one after the other."""
+        """The parts of a microbatch; each part has a forward and a backward of its own."""
         known = {}
 
         def data(param, factor):
@@ -143,21 +145,21 @@ class CodedProbe:
         return parts
 
     def loss(self, forward, part):
-        """Runs the engine's forward; returns the loss."""
-        # A parameter as a user finds it outside of the engine's forward: of its whole shape.
+        """Runs the engine's forward on a part of a microbatch, and returns the loss."""
+        # Outside of the engine's forward a user finds each parameter in its whole shape.
         terms = [(self.model.get_parameter(name).float() * x).sum() * self.model.scale for name, x in part.beside]
         if part.forward is not None:
             output = forward(*part.forward)
             if part.managed:
                 terms.insert(0, self.model.loss(output))
             else:
-                # A parameter of the user's own, which the engine was never given.
+                # A trainable tensor of the user that was never given to the engine.
                 extra = torch.ones(1, requires_grad=True, device=self.device)
                 terms.append((extra * extra).sum())
         return sum(terms[1:], terms[0])
 
     def _data(self, step, microbatch, param):
-        """A parameter's data in a microbatch: its gradient, if the factor of its term is 1."""
+        """A parameter's data in a microbatch, equal to the parameter's gradient if the factor of the term is 1."""
         column = (step % self.code_steps * self.world_size + self.rank) * self.ga + microbatch
         settings = self.params[param]
         if param not in self.signs:
@@ -169,9 +171,9 @@ class CodedProbe:
 
 
 class DenseProbe:
-    """Linear-GELU-Linear with random data: weights are read by least squares.
+    """The dense model Linear-GELU-Linear with random data; the diagnosis reads contribution weights by least squares.
 
-    A copy of the model that no engine knows of gives each microbatch's local gradient.
+    A second copy of the model, `shadow`, is not given to the engine, and yields the local gradient of each microbatch.
     """
 
     def __init__(self, spec, params, workload, rank, dtype, device):
@@ -186,34 +188,34 @@ class DenseProbe:
             for parameter in self.model.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        # Drawn on the host, so that the data are the same on every device.
+        # The values are drawn on the host, so that they are the same on every device.
         self.model.to(device)
         self.shadow.to(device)
 
     def parts(self, step, microbatch):
-        """The parts of a microbatch, which go forward and backward one after the other."""
-        # `RunSpec::samples`: a sample does not depend on how the global batch is split.
+        """The parts of a microbatch: one part with the inputs and the targets of all its samples."""
+        # As in `RunSpec::samples`, a sample does not depend on how the global batch is split.
         size = self.spec["micro_batch_size"]
         first = ((step * self.ga + microbatch) * self.spec["world_size"] + self.rank) * size
         samples = [self._sample(number) for number in range(first, first + size)]
         return [[upload(torch.stack(tensors), self.device) for tensors in zip(*samples)]]
 
     def _sample(self, number):
-        """Input and target of a sample of the run."""
+        """The input and the target of the sample with this number in the run."""
         seed = (self.spec["seed"] * 1_000_003 + number + 1) & (1 << 64) - 1
         generator = torch.Generator().manual_seed(seed)
-        # Not read from the weight: in stage 3 a partitioned parameter loses its shape.
+        # The width is not read from the weight, because a partitioned parameter of stage 3 loses its shape.
         width = self.model[0].in_features
         return [torch.randn(width, generator=generator) for _ in range(2)]
 
     def loss(self, forward, data):
-        """Runs the engine's forward; returns the loss."""
+        """Runs the engine's forward on the data of a microbatch, and returns the loss."""
         dtype = DTYPES[self.spec["dtype"]]
         inputs, targets = (x.to(dtype) for x in data)
         return mean_square(forward(inputs), targets)
 
     def local_gradient(self, values, data):
-        """Gradient of a microbatch for parameters with these `values`, computed without any engine."""
+        """The gradient of a microbatch at the parameter `values`, computed without the engine."""
         for parameter, value in zip(self.shadow.parameters(), values):
             parameter.data.copy_(value.reshape(parameter.shape))
         dtype = DTYPES[self.spec["dtype"]]
@@ -224,34 +226,34 @@ class DenseProbe:
 
 
 def mlp(params):
-    """Linear, GELU, Linear, with the shapes of `params`."""
+    """The modules Linear, GELU and Linear in sequence, with the shapes of `params`."""
     (hidden, inputs), (outputs, _) = params[0]["shape"], params[2]["shape"]
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
 
 
 def build(spec, params, workload, rank, dtype, device):
-    """The probe of a spec's model, its parameters in `dtype` on `device`, with the data of one rank."""
+    """The probe for the model that `spec` names, with parameters in `dtype` on `device` and the data of one rank."""
     return {"coded": CodedProbe, "mlp": DenseProbe}[spec["model"]](spec, params, workload, rank, dtype, device)
 
 
 def held(params, rank):
-    """Numbers of the parameters that a rank holds: all of them, unless model parallelism gives each rank some."""
+    """The numbers of the parameters that a rank holds: all parameters, unless model parallelism distributes them."""
     return [number for number, param in enumerate(params) if rank in param.get("ranks", [rank])]
 
 
 def base_name(param):
-    """The name of a parameter without the part of it that tensor parallelism gives a rank."""
+    """The name of a parameter without the suffix `[...]` that names a part under tensor parallelism."""
     return param["name"].split("[")[0]
 
 
 def whole_name(param):
-    """The name of a parameter in a model that is not cut into stages or parts."""
+    """The name that a parameter would have if the model were not cut into stages or parts."""
     name = base_name(param)
     return name.split(".", 2)[2] if name.startswith("stages.") else name
 
 
 def elements(param):
-    """The elements of the flat order that a parameter takes."""
+    """The range of a parameter's elements in the flat order of the model."""
     numel = 1
     for side in param["shape"]:
         numel *= side
@@ -259,7 +261,7 @@ def elements(param):
 
 
 def readable_lr(optimizer):
-    """The learning rate of SGD, in whose units the coded model's parameters start."""
+    """The learning rate of SGD, which is the unit of the coded model's starting values; `None` for other optimizers."""
     return optimizer["lr"] if optimizer["type"] == "sgd" else None
 
 

@@ -1,4 +1,4 @@
-"""What is seen of an engine while its script trains, as events."""
+"""Observes an engine while its script trains, and emits the observations as events."""
 
 import functools
 
@@ -14,7 +14,7 @@ from zprobe_rank.tensors import flat
 
 
 class Observer:
-    """Emits events about everything that can be observed of an engine, or about the outcome alone: the parameters."""
+    """Emits events about everything that can be observed of an engine, or only about the parameters after each step."""
 
     def __init__(self, run, sampler, optimizer, loss_factor, accumulates):
         self.channel, self.probe, self.model, self.spec = run.channel, run.probe, run.model, run.spec
@@ -28,7 +28,7 @@ class Observer:
         self.at = {}
 
     def open(self, kind, objects, wrapper, facts):
-        """Opens the eyes of class `kind`, and says what the engine is."""
+        """Opens the eyes of the class `kind` on the engine's `objects`, and emits a description of the engine."""
         self.eyes = kind(objects)
         described, told = self.eyes.describe()
         inner = type(self.optimizer).__name__
@@ -45,18 +45,18 @@ class Observer:
                 self._watch_forward()
 
     def gathered_ends(self):
-        """The places at which the parts of parameters held by the optimizers of all ranks begin and end."""
+        """The places at which the optimizers of all ranks cut parameters: the begins and ends of their parts."""
         partitions = [None] * self.spec["world_size"]
         dist.all_gather_object(partitions, self.tap.segments, group=self.run.group)
         return ends(partitions)
 
     def begin(self, step, microbatch):
-        """A microbatch begins."""
+        """Called when a microbatch begins."""
         if self.tap is not None:
             self.eyes.begin(step, microbatch)
 
     def before_backward(self, step, microbatch, loss, data):
-        """Records the loss, its graph, and for dense data the local gradient."""
+        """Records the loss and its autograd graph, and for the dense model also the local gradient."""
         if self.tap is None:
             return
         at = self.at = dict(step=step, microbatch=microbatch)
@@ -70,7 +70,7 @@ class Observer:
             self._record("local-gradient", "full", self.probe.local_gradient(self.values, data), **at)
 
     def after_backward(self, step, microbatch, ends_microbatch):
-        """Records hooks and accumulators; also when backward failed."""
+        """Records the firings of hooks and the accumulated gradients, also after a failed backward."""
         if self.tap is None:
             return
         at, counts = dict(step=step, microbatch=microbatch), self.eyes.fired()
@@ -79,32 +79,32 @@ class Observer:
             fired, arrived = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
         is_boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
-        # What is reduced too early is wrong there, and is not left out.
+        # A gradient that was reduced too early is recorded, too, and shows as a wrong accumulator.
         if ends_microbatch and not is_boundary and self.accumulates:
-            # A factor of the loss is a power of two.
+            # The division is exact: `loss_factor` is a power of two.
             finish = lambda flat: self.eyes.unscaled(flat) / self.loss_factor
             self._record_gradients("accumulator", self.eyes.gradients(), finish, **at)
 
     def before_step(self, step, microbatch):
-        """Records gradient buffers as the step finds them."""
+        """Records the gradient buffers right before the optimizer's step."""
         if self.tap is None:
             return
         self.tap.microbatch = microbatch
         at = dict(step=step, microbatch=microbatch)
         if any(hasattr(parameter, "to_local") for parameter in self.parameters_held.values()):
-            # Like its optimizer, a rank has the gradients of its shards.
+            # A rank holds only the gradients of its own shards, in the layout of its optimizer.
             pieces = [gradient_of(fragment) for fragment in self.tap.fragments]
             self._record("before-step", "partition", Pieces(pieces), **at)
         else:
             self._record_gradients("before-step", self.eyes.reduced(), self.eyes.unscaled, **at)
 
     def failed_step(self, step):
-        """Records the gradients that the optimizer consumed before the engine's step failed, if any."""
+        """Records the gradients that the optimizer has consumed, if any, after the engine's step failed."""
         if self.tap is not None:
             self.tap.record(step)
 
     def after_step(self, step, update):
-        """Records the gradients that the optimizer consumed, scale and norm, and the parameters."""
+        """Records the consumed gradients, the loss scale, the gradient norm and the parameters after a step."""
         if self.tap is not None:
             self.tap.record(step)
             scaling = self.eyes.scaling()
@@ -117,7 +117,7 @@ class Observer:
         self.parameters(step)
 
     def parameters(self, step):
-        """Records the model's parameters on this rank."""
+        """Records the parameters of this rank after `step`; `None` stands for the time before the first step."""
         parameters = self.eyes.parameters(self.model)
         if isinstance(self.probe, model.DenseProbe) or self.forward is not None:
             self.values = [parameter.clone() for parameter in parameters]
@@ -126,14 +126,14 @@ class Observer:
         self._record("parameters", "full", Pieces(parameters), step=step)
 
     def describe_afterwards(self):
-        """Says what the engine can tell only after steps were taken."""
+        """Emits the facts about the engine that are available only after the training steps."""
         facts = self.eyes.describe_afterwards()
         if facts:
             self.channel.emit("engine-described", facts=facts)
 
     def _watch_forward(self):
         if self.sampler.active:
-            self.channel.emit("not-observed", what="parameters that forward uses", why="the model is large")
+            self.channel.emit("not-observed", what="parameters that forward uses", why="large models are only sampled")
         else:
             self.forward = ForwardWatch(self.model)
 
@@ -145,7 +145,8 @@ class Observer:
         self._record_gradients("reduced", self.eyes.gradients(), self.eyes.unscaled, **self.at)
 
     def _record_gradients(self, point, gradients, finish, **at):
-        """Records whole gradients, given by number, with zeros where there is none; nothing if the rank has none."""
+        """Records whole gradients, which are given by parameter number; a missing gradient is recorded as zeros.
+        Records no buffer if `gradients` is `None`."""
         if gradients is not None:
             pieces = [gradients[number] if number in gradients else self._zeros(number) for number in self.sizes]
             self._record(point, "full", Pieces(pieces, finish), **at)
@@ -159,5 +160,5 @@ class Observer:
 
 
 def gradient_of(parameter):
-    """The gradient of a parameter's shard, flat; zeros if it has none."""
+    """The flat gradient of this rank's shard of a parameter; zeros if the parameter has no gradient."""
     return flat(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))

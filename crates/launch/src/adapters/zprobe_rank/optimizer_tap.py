@@ -1,39 +1,40 @@
-"""The input of the inner optimizer's step, which can be observed alike under all engines."""
+"""Observes the input of the inner optimizer's step, in the same way under all engines."""
 
 from zprobe_rank import sampler
 from zprobe_rank.tensors import flat
 
 
 class OptimizerTap:
-    """Watches a torch optimizer through its official hook.
+    """Watches a torch optimizer through its official hook before `step`.
 
-    The engine may call `step` several times for one step of its own (DeepSpeed's stage 3 does, once
-    for each group), each time with other fragments.
+    An engine may call `step` several times for one of its own steps, each time with other fragments: DeepSpeed's
+    stage 3 calls `step` once for each parameter group.
     """
 
     def __init__(self, optimizer, placement, hint, samples, channel):
         self.optimizer, self.placement, self.channel = optimizer, placement, channel
         self.sampler = samples
-        self.hint = hint  # The engine's hint at the place of a fragment: `BaseEyes.hint`.
+        self.hint = hint  # The function that guesses the place of a fragment in the model: `BaseEyes.hint`.
         self.fragments, self.segments = [], []
-        self.held = []  # The recorded elements of each fragment, as of the last time, or when first seen.
-        self.chosen = []  # Places of these elements in each fragment.
+        self.held = []  # The recorded elements of each fragment, as of the last record or the first sight.
+        self.chosen = []  # The indices of the recorded elements in each fragment; `None` records all.
         self.index = {}
         self.announced = 0
         self.consumed = {}
-        self.microbatch = 0  # The one that went backward last.
-        self.called = set()  # Microbatches after which the engine called the optimizer.
+        self.microbatch = 0  # The number of the microbatch whose backward ran last.
+        self.called = set()  # The numbers of the microbatches after which the engine called the optimizer.
         self.active = False
         optimizer.register_step_pre_hook(self._before_step)
 
     def activate(self):
-        """Begins to watch; earlier steps are those that engines take with zeros during their setup."""
+        """Begins to watch the optimizer. Earlier steps are ignored: some engines step with zeros during setup."""
         self.active = True
         self._meet()
         self._announce()
 
     def record(self, step):
-        """Records the gradients consumed since the last call; no input if no step was taken."""
+        """Records the gradients that the optimizer consumed since the last call. If the optimizer took no step, no
+        input is recorded."""
         self._announce()
         self.channel.emit("optimizer-called", step=step, microbatches=sorted(self.called))
         self.called = set()
@@ -58,22 +59,22 @@ class OptimizerTap:
                 index = self.index[id(fragment)]
                 gradient = self._pick(fragment.grad, index)
                 if index in self.consumed:
-                    # Stepped twice, which for SGD is a step with the sum.
+                    # The optimizer has stepped twice with the fragment, which for SGD equals one step with the sum.
                     gradient = self.consumed[index] + gradient
                 self.consumed[index] = gradient
 
     def _pick(self, tensor, index):
-        """The recorded elements of a tensor that is laid out like fragment `index`."""
+        """The recorded elements of a tensor with the layout of fragment `index`."""
         return self.sampler.pick(flat(tensor), self.chosen[index])
 
     def _meet(self):
-        """Registers fragments before their first step."""
+        """Registers the optimizer's tensors as fragments before their first step."""
         for group in self.optimizer.param_groups:
             for fragment in group["params"]:
                 if id(fragment) in self.index or flat(fragment).numel() == 0:
                     continue
                 self.index[id(fragment)] = len(self.fragments)
-                # Kept alive, so that nothing else gets its id.
+                # The list keeps the fragment alive, so that its `id` is not reused for another tensor.
                 self.fragments.append(fragment)
                 segments = self.placement.locate(flat(fragment), self.hint(fragment))
                 self.segments.extend(segments)
@@ -81,7 +82,7 @@ class OptimizerTap:
                 self.held.append(self._pick(fragment, len(self.fragments) - 1))
 
     def _announce(self):
-        """Emits the layout of the fragments and their content before the first step."""
+        """Emits the layout of new fragments, and their content before the first step."""
         if self.announced < len(self.fragments):
             self.announced = len(self.fragments)
             self.channel.emit("layout", layout="partition", segments=self.segments)

@@ -1,31 +1,31 @@
-"""The parameters that a fragment of the optimizer holds, recognised by its content.
+"""Recognises the parameters in a fragment (a tensor of the optimizer) by the fragment's content.
 
-Engines flatten, reorder, pad and shard parameters, each release in its own way. Before the first
-step a fragment holds starting values, and the model's are made so that a run of them occurs only
-once: so the content of a fragment shows where each of its elements belongs. A piece that is too short to be
-recognised is placed by its neighbour: the parameter before it in the model's order.
+Engines flatten, reorder, pad and shard parameters, each release in its own way. Before the first step a fragment holds
+starting values. The starting values of the model are chosen so that each run of them occurs only once, and the content
+of a fragment shows where its elements belong. A piece that is too short to be recognised is placed after its
+neighbour, the preceding parameter in the model's order.
 """
 
 import torch
 
-# Elements that make a run unmistakable: 16 of 16 possible values each.
+# The number of elements that make a run of starting values unique: each element has one of 16 values.
 UNMISTAKABLE = 16
 
-# Elements that do not agree by chance beside something else that fits.
+# The least number of agreeing elements that is not taken for a coincidence where another piece fits, too.
 CHANCE = 4
 
-# Places in a row at which nothing known begins, after which the rest of a fragment is not looked at.
+# The number of consecutive places without a recognised piece, after which the rest of a fragment is skipped.
 STRANGE = 256
 
-# Elements that are compared at once.
+# The number of elements that are compared at once.
 CHUNK = 1 << 16
 
 
 class Placement:
-    """Finds runs of the model's starting values."""
+    """Finds the parameters in fragments by runs of the model's starting values."""
 
     def __init__(self, tensors, rank, world_size):
-        """`tensors`: each trainable parameter's starting values by index, in the model's order."""
+        """`tensors` has the starting values of each trainable parameter by index, in the model's order."""
         self.params = {index: _words(tensor) for index, tensor in tensors.items()}
         self.order = sorted(self.params)
         self.has_zeros = any(bool((words == 0).any()) for words in self.params.values())
@@ -33,12 +33,12 @@ class Placement:
         self.shards = {index: _shards(tensor, rank, world_size) for index, tensor in tensors.items()}
 
     def locate(self, tensor, hint=None):
-        """Segments (param, offset, len) of a flat fragment; param None where nothing is recognised.
+        """The segments (param, offset, len) of a flat fragment; `param` is `None` where no parameter is recognised.
 
-        A fragment that begins with too few elements to be recognised may be given a hint, (param, offset, behind):
-        it is followed if the fragment holds the parameter from there on. `behind` are the parameters that the
-        engine puts behind it, which are preferred where a piece fits several; None where the fragment is the
-        parameter itself, whatever it holds.
+        `hint`, a tuple (param, offset, following), helps with a fragment that begins with too few elements to be
+        recognised: the hint is followed if the fragment holds the parameter from the offset on. `following` are the
+        parameters that the engine puts next, which are preferred where a piece fits several parameters. If `following`
+        is `None`, the fragment is the parameter itself, whatever the content.
         """
         if hint is not None and hint[2] is None:
             return [dict(param=hint[0], offset=0, len=tensor.numel())]
@@ -73,7 +73,8 @@ class Placement:
         return segments
 
     def _hinted(self, words, hint):
-        """The rest of a parameter that a fragment should begin with, if it does."""
+        """The segment of the hinted parameter from the hinted offset on; `None` if the fragment does not begin with
+        it."""
         index, offset = (None, 0) if hint is None else hint[:2]
         if index not in self.params:
             return None
@@ -82,10 +83,11 @@ class Placement:
         return piece if is_rest else None
 
     def _whole(self, words):
-        """The fragment as one parameter, which is more than a shard of a few elements can be.
+        """The fragment as one whole parameter, a stronger match than a shard of a few elements; `None` if no parameter
+        fits.
 
-        Its values may have been rounded, or decayed: DeepSpeed's FP16_UnfusedOptimizer takes a step
-        with gradients of zero when it is made.
+        The values may have been rounded or decayed: DeepSpeed's FP16_UnfusedOptimizer takes a step with gradients of
+        zero in its constructor.
         """
         for index in self.order:
             param = self.params[index]
@@ -94,9 +96,8 @@ class Placement:
         return None
 
     def _slots(self, words, order):
-        """The fragment as this rank's shards of the first parameters of `order`, each padded to the size that
-        it has on the first rank; None if it is not that. Nothing is looked for in the padding, which need not
-        be 0."""
+        """The fragment as this rank's shards of the first parameters of `order`, each shard padded to its size on the
+        first rank; `None` if the fragment has another layout. The padding may hold any values."""
         segments, at = [], 0
         for index in order:
             start, end = self.shards[index][-1]
@@ -108,18 +109,18 @@ class Placement:
             if size > end - start:
                 _append_unknown(segments, size - (end - start))
             at += size
-            # Slots that hold nothing would fit anywhere.
+            # Slots that consist only of padding would fit anywhere.
             if at == len(words) and any(segment["param"] is not None for segment in segments):
                 return segments
         return None
 
     def _padding(self, words, at):
-        """Number of elements from `at` on that are padding, since no parameter has them: zeros, or the
-        value that memory is poisoned with."""
+        """The number of elements of padding from `at` on. Padding has values that no parameter has: NaN, with which
+        memory is poisoned, and zeros unless a parameter holds a zero."""
         return _run(words, at, lambda part: part.isnan() if self.has_zeros else part.isnan() | (part == 0))
 
     def _candidates(self, window):
-        """Places (param, offset) at which a parameter holds `window`."""
+        """The places (param, offset) at which some parameter holds the elements of `window`."""
         for index in self.order:
             words = self.params[index]
             room = len(words) - len(window) + 1
@@ -132,15 +133,15 @@ class Placement:
                 yield index, offset
 
     def _unmistakable(self, words, at):
-        """The longest piece that begins at `at`, if it is long enough to occur only once."""
+        """The longest piece of a parameter that begins at `at`; `None` unless it is long enough to be unique."""
         candidates = self._candidates(words[at : at + UNMISTAKABLE])
         pieces = [self._piece(words, at, index, offset) for index, offset in candidates]
         longest = max(pieces, key=lambda piece: piece["len"], default=None)
         return longest and self._without_chance(words, at, longest)
 
     def _without_chance(self, words, at, piece):
-        """The piece without elements that agree by chance: what follows a shard may begin as the
-        parameter goes on. The next piece then has to be longer than the elements that it takes away."""
+        """The piece, cut at the end of a shard if the few elements after the shard agree only by chance. The piece is
+        cut if the next piece, which begins with these elements, is longer than they are."""
         index = piece["param"]
         for start, end in self.shards[index]:
             length = end - start
@@ -152,11 +153,11 @@ class Placement:
         return piece
 
     def _neighbour(self, words, at, before, held=()):
-        """A short piece: all that there can be of a parameter, the next in order where several fit; the order is
-        that of `held`, where the piece before is in it, or the model's.
+        """A piece that is too short to be unique; `None` if no parameter fits. Where several parameters fit, the
+        parameter that follows `before` wins, in the order of `held` if that contains `before`, else in the model's.
 
-        That is a whole parameter, a shard, what a fragment's end cuts off, or what its beginning
-        leaves of a parameter that the next one follows.
+        The piece is a whole parameter, a shard, a parameter that the end of the fragment cuts off, or at the beginning
+        of the fragment the rest of a parameter.
         """
         following = [index for index in self.order if before is None or index > before]
         if before in held:
@@ -172,7 +173,7 @@ class Placement:
         for index in order:
             whole = self._piece(words, at, index, 0)
             ends = before is not None and at + whole["len"] == len(words)
-            # What begins with so few elements may be padding, unless it is due there.
+            # A few agreeing elements may be padding, unless the parameter is the next in order.
             ends = ends and (whole["len"] >= CHANCE or following[:1] == [index])
             if whole["len"] > 0 and (whole["len"] == len(self.params[index]) or ends):
                 return whole
@@ -182,13 +183,13 @@ class Placement:
                     piece = dict(piece, len=end - offset)
                     if piece["len"] >= CHANCE:
                         return piece
-                    # So few elements may agree by chance: used only where nothing else fits.
+                    # A few elements may agree by chance, so that this piece is used only if no other fits.
                     by_chance = by_chance or piece
         return by_chance
 
     def _ending(self, words, index):
-        """The last elements of a parameter, if the fragment begins with them and then goes on with
-        the parameters that follow, and padding, or ends."""
+        """The last elements of a parameter, if the fragment begins with these elements and continues with the next
+        parameters and padding, or ends; else `None`."""
         param = self.params[index]
         following = self._following(index)
         for length in range(min(UNMISTAKABLE, len(param), len(words)), 0, -1):
@@ -201,8 +202,8 @@ class Placement:
         return None
 
     def _ending_out_of_order(self, words, index):
-        """The last elements of a parameter, if the fragment begins with them and then goes on with any other
-        parameter: engines may deal the parameters out to the ranks in turn."""
+        """The last elements of a parameter, if the fragment begins with these elements and continues with any other
+        parameter; else `None`. Some engines deal the parameters out to the ranks in turn."""
         param = self.params[index]
         others = [other for number, other in self.params.items() if number != index]
         for length in range(min(UNMISTAKABLE, len(param)), CHANCE - 1, -1):
@@ -213,7 +214,7 @@ class Placement:
         return None
 
     def _following(self, index):
-        """The first elements of the parameters behind this one."""
+        """The first elements of the parameters that follow parameter `index` in the model's order."""
         place, following = self.order.index(index) + 1, self.params[index][:0]
         while place < len(self.order) and len(following) < UNMISTAKABLE:
             following = torch.cat([following, self.params[self.order[place]][:UNMISTAKABLE]])
@@ -221,7 +222,7 @@ class Placement:
         return following[:UNMISTAKABLE]
 
     def _piece(self, words, at, index, offset):
-        """The piece over which words and parameter agree."""
+        """The longest piece over which the fragment from `at` on agrees with parameter `index` from `offset` on."""
         param, length = self.params[index], 0
         most = min(len(words) - at, len(param) - offset)
         while length < most:
@@ -235,7 +236,8 @@ class Placement:
 
 
 def _shards(tensor, rank, world_size):
-    """The ranges of this rank's shards of a parameter: even pieces of its rows, and of its elements."""
+    """The two possible ranges of this rank's shard of a parameter: the rank's part of the rows, and its part of the
+    elements."""
     numel = tensor.numel()
     row = numel // tensor.shape[0]
     sizes = [-(-tensor.shape[0] // world_size) * row, -(-numel // world_size)]
@@ -243,12 +245,13 @@ def _shards(tensor, rank, world_size):
 
 
 def _equal(words, at):
-    """Number of elements from `at` on that are equal, as many as a norm's weight has."""
+    """The number of equal elements from `at` on. Such a run is often the weight of a norm layer."""
     return _run(words, at, lambda part: part == words[at])
 
 
 def _run(words, at, holds):
-    """Number of elements from `at` on for each of which `holds`, a function of a part of them, is true."""
+    """The number of consecutive elements from `at` on for which `holds` is true. `holds` gets a part of the elements,
+    and returns a tensor of truth values."""
     for first in range(at, len(words), CHUNK):
         other = (~holds(words[first : first + CHUNK])).nonzero()
         if len(other):
@@ -264,5 +267,5 @@ def _append_unknown(segments, length):
 
 
 def _words(tensor):
-    """A flat fp32 copy of a tensor, since parameters change."""
+    """A flat fp32 copy of a tensor; the copy stays the same when training changes the parameter."""
     return torch.empty(tensor.numel(), dtype=torch.float32).copy_(tensor.detach().reshape(-1))

@@ -1,7 +1,7 @@
-"""The warm side of a pool: load an engine once, then fork a host for each run.
+"""The warm process of a pool: loads an engine once, then forks a host for each run.
 
-The other side is zprobe; docs/protocol.md describes their messages. Standard library only, Python 3.8
-or later.
+The process exchanges messages with zprobe, which docs/protocol.md describes. This module needs only the standard
+library of Python 3.8 or later.
 """
 
 import array
@@ -15,7 +15,7 @@ import time
 
 SOCKET = "ZPROBE_POOL_FD"
 
-# As in zprobe::trace::handover.
+# These constants of the handover protocol equal those of zprobe::trace::handover.
 WARM = b"warm"
 MESSAGE_LIMIT = 128 << 10
 MOST_DESCRIPTORS = 253
@@ -26,26 +26,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_pool():
-    """True if zprobe started this program as a pool, and not for a single run."""
+    """True if zprobe has started this program as a pool instead of for a single run."""
     return SOCKET in os.environ
 
 
 def serve(run_host):
-    """Calls ``run_host(environment)`` in a process of its own for each run.
+    """Calls ``run_host(environment)`` in a new process for each run.
 
-    That process is then like one that zprobe started for the run: it has the run's variables, in
-    ``os.environ`` and as ``environment``, the run's descriptors and no others, and its output goes
-    to the run's logs. When ``run_host`` returns it exits, through whatever stands around the call
-    of ``serve``; so do the ranks that it forks when they call ``sys.exit``. In the process that
-    stays, ``serve`` returns when zprobe has no more runs.
+    The new process is like a process that zprobe has started for the run. It has the run's variables in ``os.environ``
+    and as ``environment``, it has the run's descriptors and no others, and its output goes to the run's logs. When
+    ``run_host`` returns, the process exits by ``SystemExit``, which passes through the code around the call of
+    ``serve``. The ranks that the process forks exit in the same way when they call ``sys.exit``. In the pool's own
+    process ``serve`` returns when zprobe has no more runs.
 
-    Call it when everything that the runs share is loaded, and before a thread is started: only the
-    thread that forks goes on in the child.
+    Call ``serve`` after everything that the runs share is loaded, and before any thread is started: a forked child has
+    only the thread that forked.
     """
     pool = socket.socket(fileno=int(os.environ.pop(SOCKET)))
     pool.set_inheritable(False)
     launcher = os.getppid()
-    # Loaded objects are permanent, so the collector need not touch (and so copy) them in every child.
+    # After the freeze the garbage collector of a child does not touch, and thereby copy, the loaded objects.
     gc.freeze()
     pool.send(WARM)
     while True:
@@ -64,7 +64,7 @@ def serve(run_host):
 
 
 def _receive(pool):
-    """Receives the next message with its descriptors; an empty one when the launcher is gone."""
+    """Receives the next message with its descriptors; the message is empty if the launcher has exited."""
     descriptors = array.array("i")
     space = socket.CMSG_SPACE(MOST_DESCRIPTORS * descriptors.itemsize)
     message, beside, flags, _ = pool.recvmsg(MESSAGE_LIMIT, space)
@@ -80,18 +80,18 @@ def _receive(pool):
 
 
 def _fork_twice():
-    """Forks a process that forks the host and exits, so that the host becomes the launcher's child.
+    """Forks an intermediate process that forks the host and exits, so that the launcher adopts the host.
 
-    Returns the id of the process in between to the host, and None to the calling process.
+    Returns the id of the intermediate process in the host, and `None` in the calling process.
     """
-    # Otherwise the child would write buffered output a second time.
+    # Without the flush the child would write buffered output a second time.
     sys.stdout.flush()
     sys.stderr.flush()
     _libc.fflush(None)
     try:
         child = os.fork()
     except OSError as error:
-        # The descriptor for the answer is closed then, which tells the launcher.
+        # The caller then closes the descriptor for the answer, which tells the launcher of the failure.
         print(f"cannot fork the host of a run: {error}", file=sys.stderr, flush=True)
         return None
     if child != 0:
@@ -109,7 +109,7 @@ def _fork_twice():
 
 
 def _become_host(launcher, go_between, message, descriptors):
-    """Turns this process into the host that the launcher would have started; returns the run's variables."""
+    """Turns this process into a host like one that the launcher has started, and returns the run's variables."""
     answer, stdout, stderr, store, host_channel, *events = descriptors
     for log, number in [(stdout, 1), (stderr, 2)]:
         os.dup2(log, number)
@@ -117,7 +117,7 @@ def _become_host(launcher, go_between, message, descriptors):
     os.setpgid(0, 0)
     while os.getppid() == go_between:
         time.sleep(0.0001)
-    # Not before: the end of the process in between would count too.
+    # The signal is set only now, because the exit of the intermediate process would trigger it, too.
     if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError(ctypes.get_errno(), "cannot tie this process to zprobe")
     if os.getppid() != launcher:

@@ -1,4 +1,4 @@
-"""One rank, from joining the others to its last event."""
+"""The life of one rank, from joining the other ranks to the last event."""
 
 import importlib
 import os
@@ -15,28 +15,28 @@ from zprobe_rank.host import load
 from zprobe_rank.run import Run
 
 
-# Errors that are kept until the process ends.
+# The errors that are kept alive until the process ends.
 kept = []
 
 
 def main(spec, records, listener):
-    """Runs the rank whose records these are, and returns the exit code of its process."""
+    """Runs the rank that writes `records`, and returns the exit code of the rank's process."""
     channel = Channel(records.run, records.rank, records.fd, records.seq)
     try:
         run(spec, channel.rank, channel, listener)
         return 0
     except BaseException as error:
         settle_after_failure(channel)
-        # The error goes to the trace as an event, and to the log through standard error.
+        # The error is recorded twice: in the trace as an event, and in the log through standard error.
         channel.emit("failed", message=account(error))
         traceback.print_exc()
-        # Its frames hold the engine's contexts, which might wait for other ranks where they end.
+        # The frames of the error hold contexts of the engine, which might wait for other ranks when they are freed.
         kept.append(error)
         return 1
 
 
 def settle_after_failure(channel):
-    """Emits what was recorded before a failure; a device that has failed may not give it."""
+    """Emits the buffers recorded before a failure; a failed device may be unable to deliver them."""
     try:
         channel.settle()
     except Exception:
@@ -44,8 +44,8 @@ def settle_after_failure(channel):
 
 
 def run(spec, rank, channel, listener):
-    """Takes all steps of one rank."""
-    # One thread per rank: ranks share the machine, and sums do not depend on a thread count.
+    """Runs all training steps of one rank."""
+    # Each rank uses one thread: ranks share the machine, and sums must not depend on the number of threads.
     torch.set_num_threads(1)
     if spec["poison_memory"]:
         poison_memory(channel)
@@ -64,20 +64,20 @@ def run(spec, rank, channel, listener):
 
 
 def poison_memory(channel):
-    """Makes torch fill the memory that it hands out with NaN, or the largest integer."""
+    """Makes torch fill newly allocated memory with NaN, or with the largest integer."""
     try:
         deterministic = importlib.import_module("torch.utils.deterministic")
     except ImportError:
-        why = "torch %s cannot fill it; torch 2.2 can" % torch.__version__
+        why = "torch %s cannot fill new memory; torch 2.2 can" % torch.__version__
         channel.emit("not-observed", what="memory that is read before it is written", why=why)
         return
-    # torch fills memory only where it is asked for deterministic algorithms too.
+    # torch fills new memory only if deterministic algorithms are enabled, too.
     torch.use_deterministic_algorithms(True, warn_only=True)
     deterministic.fill_uninitialized_memory = True
 
 
 def versions(engine):
-    """Versions of Python, torch and the engine's package, if it is one of its own."""
+    """The versions of Python, torch and the engine's package, if the engine has a package of its own."""
     found = dict(python=platform.python_version(), torch=torch.__version__)
     if hasattr(sys.modules.get(engine), "__version__"):
         found[engine] = sys.modules[engine].__version__
@@ -85,7 +85,7 @@ def versions(engine):
 
 
 def account(error):
-    """The message of an error, and the innermost place of the engine that it comes from."""
+    """The message of an error, followed by the innermost frame inside of an installed package, if any."""
     text = "%s: %s" % (type(error).__name__, error)
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

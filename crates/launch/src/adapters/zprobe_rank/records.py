@@ -1,4 +1,4 @@
-"""Events as JSON lines, written by a process that may not have imported torch yet."""
+"""Writes events as JSON lines, also in a process that has not imported torch yet."""
 
 import json
 import os
@@ -6,13 +6,13 @@ import time
 
 
 class Records:
-    """Writer of the records of one sender; `rank` is None for the host."""
+    """Writes the records of one sender; `rank` is the rank's number, or `None` for the host."""
 
     def __init__(self, run, rank, fd, seq=0):
         self.run, self.rank, self.fd, self.seq = run, rank, fd, seq
 
     def emit(self, type, **fields):
-        """Writes an event immediately and in one piece, so that it survives the death of this process."""
+        """Writes an event immediately and completely, so that the event survives the death of this process."""
         event = dict(type=type, **fields)
         record = dict(v=1, run=self.run, rank=self.rank, seq=self.seq, t_ns=time.time_ns(), event=event)
         data = memoryview((json.dumps(record, allow_nan=False) + "\n").encode())
@@ -21,5 +21,5 @@ class Records:
             data = data[os.write(self.fd, data) :]
 
     def importing(self, what):
-        """Says that an import begins, which may take long."""
+        """Emits that the import of the package `what` begins, which may take long."""
         self.emit("importing", what=what)

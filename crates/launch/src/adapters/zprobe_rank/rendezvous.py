@@ -1,4 +1,4 @@
-"""The meeting point of the ranks: a TCPStore at the address that the launcher listens at already."""
+"""The rendezvous of the ranks: a TCPStore at the address on which the launcher listens already."""
 
 import datetime
 import os
@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 
 def keep_listener(fd):
-    """The listening socket, if this torch can take it over; else the port is freed for it."""
+    """The descriptor of the listening socket, if this release of torch can use an open socket. Else the socket is
+    closed, so that torch can bind the port, and the result is `None`."""
     if "master_listen_fd" in (dist.TCPStore.__init__.__doc__ or ""):
         return fd
     os.close(fd)
@@ -15,10 +16,10 @@ def keep_listener(fd):
 
 
 def join(spec, rank, listener):
-    """Joins the other ranks in a process group over the run's backend; returns a group of the probe's own, over
-    Gloo, whose collectives cannot meet the engine's."""
-    # As `contract::patience` has it. The launcher's watchdog speaks first: it knows what every rank did
-    # last, and lets a rank be waited for while that one works.
+    """Joins the other ranks in the default process group over the run's backend. Returns a separate Gloo group for
+    zprobe, whose collectives cannot be confused with the engine's."""
+    # The same formula as in `contract::patience`. The launcher's watchdog acts earlier: the watchdog knows the last
+    # event of every rank, and allows ranks to wait for a rank that still works.
     timeout = datetime.timedelta(seconds=min(100 * spec["timeout_s"], 2_000_000))
     store = _store(spec["world_size"], rank == 0, timeout, listener)
     dist.init_process_group(spec["backend"], store=store, rank=rank, world_size=spec["world_size"], timeout=timeout)
@@ -34,5 +35,5 @@ def _store(world_size, is_master, timeout, listener):
     try:
         return dist.TCPStore(*address, world_size, is_master, **options)
     except NotImplementedError:
-        # Up to torch 2.6 only the older of the store's two back ends takes over a socket.
+        # Up to torch 2.6 only the older of the store's two backends can use an open socket.
         return dist.TCPStore(*address, world_size, is_master, use_libuv=False, **options)

@@ -1,4 +1,4 @@
-"""The run that the script of an engine takes: the model, its data, and the moments at which the rank is looked at."""
+"""The `Run` that an engine's script gets: the model, the data, and the moments at which the rank is observed."""
 
 import contextlib
 import functools
@@ -20,9 +20,9 @@ from zprobe_rank.workload import Workload
 
 
 class Run:
-    """The argument of `train`, the function of an engine's script.
+    """The argument of the function `train` in an engine's script.
 
-    The script hands the model to its engine, says what is to be watched, and trains as a user would::
+    The script hands the model to the engine, calls `watch` with the engine's objects, and trains as a user would::
 
         def train(run):
             engine = Engine(run.build())
@@ -38,7 +38,7 @@ class Run:
     """
 
     def __init__(self, spec, rank, device, channel, group):
-        """`spec` is the run's specification as JSON has it; `group` is a process group of the probe's own, over Gloo."""
+        """`spec` is the run's specification, decoded from JSON; `group` is zprobe's own process group over Gloo."""
         self.spec, self.rank, self.device, self.channel, self.group = spec, rank, device, channel, group
         channel.selection = Selection(spec, rank)
         self.accumulation_steps = spec["gradient_accumulation_steps"]
@@ -50,15 +50,15 @@ class Run:
         self.optimizer_class = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[name]
         self.probe = self.model = self.observer = None
         self.step, self.microbatch = 0, 0
-        self.open_backward = None  # True for the last backward of a microbatch, None while none is going on.
+        self.open_backward = None  # True during the last backward of a microbatch; `None` outside of a backward.
         self.clock = Stopwatch()
-        # Taken before the engine's collectives are watched: the probe's own are not among them.
+        # Bound before the collectives are watched, so that zprobe's own all-gathers are not recorded.
         self.all_gather = functools.partial(dist.all_gather, group=group)
         if self.is_full:
             collectives.watch(channel)
 
     def build(self, dtype=None):
-        """The synthetic model on the rank's device, in `dtype` or the run's dtype."""
+        """Builds the synthetic model on the rank's device, in `dtype` or, if that is `None`, in the run's dtype."""
         dtype = dtype or DTYPES[self.spec["dtype"]]
         self.probe = model.build(self.spec, self.params, self.workload, self.rank, dtype, self.device)
         self.model = self.probe.model
@@ -77,21 +77,21 @@ class Run:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def leaves_unused(self):
-        """True if the forward of some microbatch leaves parameters out, of which DDP has to be told."""
+        """True if the forward of some microbatch does not use all parameters; DDP needs to know that."""
         return any(shape.startswith("unused") for shape in self.spec["shapes"])
 
     def segments(self):
-        """The parameters that this rank holds, one after the other, as segments."""
+        """The segments of the layout `full`: all parameters that this rank holds, one after the other."""
         numbers = self.probe.held
         return [dict(param=number, offset=0, len=len(model.elements(self.params[number]))) for number in numbers]
 
     def optimizer(self, parameters):
-        """torch's own optimizer with the settings of the run, for some parameters or groups of them."""
+        """torch's own optimizer with the settings of the run, for the given parameters or parameter groups."""
         return self.optimizer_class(self.groups(parameters), **self.optimizer_settings)
 
     def groups(self, parameters):
-        """Parameters as the run asks for them: in one group, or in two: those that are usually decayed, and those of
-        one dimension."""
+        """The parameters in the run's number of groups. Of two groups the first has the matrices, which usually get
+        weight decay, and the second has the parameters of at most one dimension."""
         if self.spec["parameter_groups"] != 2:
             return parameters
         parameters = list(parameters)
@@ -100,46 +100,47 @@ class Run:
         return [dict(params=params) for params in (decayed, others) if params]
 
     def watch(self, eyes, objects, optimizer, loss_factor=1, accumulates=True, wrapper=None, **facts):
-        """Begins to watch the engine, once the model and the optimizer are in its hands.
+        """Begins to watch the engine; to be called after the engine has got the model and the optimizer.
 
-        `eyes` is the class of its eyes, `objects` are what they look at, and `optimizer` is the inner one. The script
-        multiplies its loss by `loss_factor`, a power of two; the script `accumulates` unless it has every microbatch
-        reduced. `wrapper` and `facts` are the class around the optimizer and texts about the engine that the eyes do not tell.
+        `eyes` is the class of the engine's eyes, `objects` are the engine objects that the eyes observe, and
+        `optimizer` is the inner optimizer. The script multiplies its loss by `loss_factor`, a power of two.
+        `accumulates` is false if the script reduces the gradients of every microbatch. `wrapper` is the name of the
+        class around the optimizer, and `facts` are texts about the engine, where the eyes do not provide them.
         """
         recording = self.spec["recording"]
         sampler = Sampler(recording["sampled"], self.probe.code_length, self.spec["seed"])
         self.observer = Observer(self, sampler, optimizer, loss_factor, accumulates)
         self.observer.open(eyes, objects, wrapper, facts)
-        # Samples of the whole are cut at the places at which the optimizers divide the model.
+        # Samples of the full buffers are cut at the places at which the optimizers partition the model.
         cuts = self.observer.gathered_ends() if sampler.active and self.is_full else None
         sampler.announce(self.channel, "full", self.segments(), cuts)
         self.observer.parameters(None)
 
     def steps(self):
-        """The numbers of the steps, one after the other."""
+        """Yields the numbers of the steps, and exchanges digests after each step."""
         last = self.spec["steps"] - 1
         for self.step in range(last + 1):
             self.clock = Stopwatch()
             yield self.step
             at = dict(step=self.step, microbatch=self.accumulation_steps - 1)
             self.channel.emit("phase-entered", phase="digests", **at)
-            # Where only the outcome is observed, nobody waits for a device between the steps.
+            # If only the outcome is observed, the host does not wait for the device between steps.
             if self.is_full or self.device.type == "cpu" or self.step == last:
                 self.channel.settle()
                 self._exchange_digests()
 
     def microbatches(self):
-        """The microbatches of the present step, as `Microbatch`es."""
+        """Yields a `Microbatch` for each microbatch of the present step."""
         for self.microbatch in range(self.accumulation_steps):
             self.observer.begin(self.step, self.microbatch)
             yield Microbatch(self, self._parts())
 
     def batch(self):
-        """The data of all microbatches of the present step, for an engine that takes them in one call: a list by
-        microbatch of what a forward is given."""
+        """The data of all microbatches of the present step, for an engine that takes them in one call: a list with the
+        arguments of each forward."""
         if self.step == 0 and self.is_full:
-            why = "one call of the engine takes them all forward and backward"
-            self.channel.emit("not-observed", what="each microbatch by itself: accumulators, graphs, hooks", why=why)
+            why = "one call of the engine runs the forward and the backward of all microbatches"
+            self.channel.emit("not-observed", what="accumulators, graphs and hooks of each microbatch", why=why)
         data = []
         for self.microbatch in range(self.accumulation_steps):
             data += [part.forward for part in self._parts()]
@@ -148,8 +149,8 @@ class Run:
 
     @contextlib.contextmanager
     def update(self):
-        """A context for the optimizer's step at the gradient accumulation boundary; it gives an `Update`. An engine that
-        is called after every microbatch may enter it each time."""
+        """A context for the optimizer's step at the gradient accumulation boundary; the context yields an `Update`. A
+        script that calls the engine's step after every microbatch may enter the context each time."""
         self.end_backward()
         is_boundary, update = self.microbatch + 1 == self.accumulation_steps, Update(self.spec["gradient_clipping"])
         if is_boundary:
@@ -167,28 +168,28 @@ class Run:
             self.channel.emit("step-timed", step=self.step, engine_ns=engine_ns, total_ns=total_ns)
 
     def enter(self, phase):
-        """Says that a phase of the present microbatch begins."""
+        """Emits that a phase of the present microbatch begins."""
         self.channel.emit("phase-entered", step=self.step, microbatch=self.microbatch, phase=phase)
 
     def begin_backward(self, loss, data, is_last):
-        """A loss is about to go backward: the last one of its microbatch, or one before it."""
+        """Called before the backward of a loss. `is_last` is true for the last backward of the microbatch."""
         self.observer.before_backward(self.step, self.microbatch, loss, data)
         self.enter("backward")
         self.open_backward = is_last
 
     def end_backward(self):
-        """The backward that began last is over; it may have failed."""
+        """Called after the end of a backward, also if the backward has failed."""
         is_last, self.open_backward = self.open_backward, None
         if is_last is not None:
             self.observer.after_backward(self.step, self.microbatch, is_last)
 
     def _parts(self):
         with self.clock.stopped():
-            # Done here as by a data loader.
+            # The data are made here, in the place of a data loader.
             return self.probe.parts(self.step, self.microbatch)
 
     def _exchange_digests(self):
-        """All-gathers the digests of everything recorded since the last exchange."""
+        """All-gathers the ranks' digests of the buffers recorded since the last exchange, and emits them."""
         own = torch.tensor([self.channel.take_digest()], dtype=torch.int64)
         gathered = [torch.zeros_like(own) for _ in range(self.spec["world_size"])]
         self.all_gather(gathered, own)
@@ -197,7 +198,7 @@ class Run:
 
 
 class Microbatch:
-    """A microbatch, whose parts go forward and backward one after the other: nearly always a single one."""
+    """A microbatch. Its parts, usually only one, go forward and backward one after the other."""
 
     def __init__(self, run, parts):
         self.run, self.parts = run, parts
@@ -212,7 +213,7 @@ class Microbatch:
 
 
 class Part:
-    """A forward and a backward of a microbatch."""
+    """One forward and one backward within a microbatch."""
 
     def __init__(self, run, data, ends_microbatch, is_boundary):
         self.run, self.data, self.ends_microbatch = run, data, ends_microbatch
@@ -220,46 +221,46 @@ class Part:
         self.is_last = ends_microbatch and is_boundary
 
     def loss(self, forward):
-        """The loss, a scalar that is not divided by the accumulation steps; `forward` is the engine's. The coded model
-        is given a tensor for each of its uses of a parameter, fp32 and of the parameter's whole shape, or None; it
-        returns fp32."""
+        """The loss, a scalar that is not divided by the accumulation steps; `forward` is the engine's forward. For each
+        use of a parameter the coded model gets an fp32 tensor of the parameter's whole shape, or `None`. The coded
+        model returns fp32."""
         loss = self.run.probe.loss(forward, self.data)
         self.run.begin_backward(loss, self.data, self.ends_microbatch)
         return loss
 
 
 class Update:
-    """What the script tells of an optimizer's step."""
+    """The clipping of an optimizer's step, as the script reports it."""
 
     def __init__(self, limit):
-        #: Global norm of the gradient, or None without one, and the norm to which it is clipped.
+        #: The global norm of the gradient, `None` if it was not computed, and the norm to which the run clips.
         self.norm, self.limit = None, limit
 
     def clip(self, parameters):
-        """Clips the gradients of some parameters as a training loop does, if the run clips."""
+        """Clips the gradients of the parameters as a user's training loop does, if the run asks for clipping."""
         if self.limit > 0:
-            # A number on the device, which is read only where it is recorded.
+            # The norm stays on the device, and is read only when it is recorded.
             self.norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.limit))
 
 
 class Stopwatch:
-    """Measures the time since it was made, without the time during which it was stopped."""
+    """Measures the time since its creation, without the time inside of `stopped`."""
 
     def __init__(self):
         self.started = time.perf_counter_ns()
 
     @contextlib.contextmanager
     def stopped(self):
-        """Does not count the time spent inside the context."""
+        """A context whose duration is not counted."""
         before = time.perf_counter_ns()
         yield
         self.started += time.perf_counter_ns() - before
 
     def elapsed_ns(self):
-        """Measured time in nanoseconds."""
+        """The measured time in nanoseconds."""
         return time.perf_counter_ns() - self.started
 
 
 def described(param):
-    """A parameter of the plan, as the trace describes the model's."""
+    """The fields of a parameter of the plan that describe it in the event `model`."""
     return {key: param[key] for key in ("name", "shape", "trainable", "ranks") if key in param}

@@ -1,8 +1,8 @@
-"""The choice of the buffers of a run that are recorded: `Recording` in `spec/recording.rs`."""
+"""Selects the recorded buffers of a run, as `Recording` in `spec/recording.rs` describes."""
 
 
 class Selection:
-    """The part of a run that its trace holds, for one rank."""
+    """The buffers of one rank that the trace of the run holds."""
 
     def __init__(self, spec, rank):
         recording = spec["recording"]
@@ -11,7 +11,7 @@ class Selection:
         self.content = rank in _set(recording["ranks"])
 
     def has(self, point, step, microbatch):
-        """True if a buffer is recorded; the weights before a recorded step are, too."""
+        """True if a buffer is recorded. The weights before a recorded step are recorded, too."""
         if step is None:
             return True
         inside = microbatch is None or microbatch in self.microbatches
@@ -19,12 +19,12 @@ class Selection:
         return step in self.steps and inside or before and step + 1 in self.steps
 
     def has_content(self, point):
-        """True if a buffer's content is recorded, and not only its digest and norm."""
+        """True if the content of a buffer is recorded in addition to the digest and the norm."""
         return self.content or point not in ("accumulator", "local-gradient")
 
 
 class _All:
-    """A set that contains every number."""
+    """The set of all numbers."""
 
     def __contains__(self, number):
         return True

@@ -1,11 +1,11 @@
-"""Tensors as a rank holds them."""
+"""Helpers for tensors of which a rank may hold only a part."""
 
 import torch
 import torch.distributed as dist
 
 
 def flat(tensor):
-    """A tensor's content on this rank, flat."""
+    """The flat content of a tensor on this rank: of a `DTensor` the local part."""
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
@@ -13,15 +13,15 @@ def flat(tensor):
 
 
 def dense(gradient):
-    """A gradient, flat; None where there is none, or one that is no dense row of real numbers."""
+    """The flat content of a gradient; `None` if there is no gradient, or if it is sparse or complex."""
     if gradient is None or gradient.layout != torch.strided or gradient.is_complex():
         return None
     return flat(gradient)
 
 
 def whole(tensor):
-    """The whole of a tensor, gathered if it is a `DTensor`. Modules without a backward have not resharded:
-    their parameters are whole already, and a norm over no gradient is a plain number."""
+    """The whole tensor, gathered from all ranks if it is a `DTensor`. Other tensors are whole already: parameters of a
+    module that has not been resharded because it had no backward, and the norm over no gradients."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
     if tensor.device.type != "cpu" and dist.get_backend() == "gloo":
@@ -30,8 +30,8 @@ def whole(tensor):
 
 
 def own_part(tensor):
-    """The whole of a tensor, or the rows of it that tensor parallelism gives this rank: along the dimension of a
-    device mesh that is called `tp`."""
+    """The whole tensor; under tensor parallelism (a device mesh with a dimension named `tp`) only the rows of this
+    rank along that dimension."""
     mesh = getattr(tensor, "device_mesh", None)
     names = (mesh.mesh_dim_names or ()) if mesh is not None else ()
     if "tp" not in names:
@@ -40,8 +40,8 @@ def own_part(tensor):
 
 
 def shard_start(tensor):
-    """The first element, in this rank's part of a parameter, of a `DTensor` that FSDP2 has cut along dimension 0, as
-    `torch.chunk` does: all chunks but the last ones are equal."""
+    """The first element of this rank's shard of a `DTensor`, counted within the rank's part under tensor parallelism.
+    FSDP2 cuts along dimension 0 like `torch.chunk`: all chunks but the last ones have the same size."""
     mesh, rows, shards, number = tensor.device_mesh, tensor.shape[0], 1, 0
     for dimension, placement in enumerate(tensor.placements):
         if mesh.mesh_dim_names and mesh.mesh_dim_names[dimension] == "tp":
@@ -51,12 +51,13 @@ def shard_start(tensor):
     return min(-(-rows // shards) * number, rows) * (tensor.numel() // tensor.shape[0])
 
 
-#: Meshes of the host's devices, by those of the accelerators.
+#: The meshes of CPU devices, by the mesh of accelerators that each of them mirrors.
 _host_meshes = {}
 
 
 def _on_host(tensor):
-    """A `DTensor` with its elements on the host: over Gloo, gathering one from GPUs ends torch 2.11.0 by a SIGSEGV."""
+    """A copy of a `DTensor` with its elements on the host: gathering a `DTensor` on GPUs over Gloo crashes torch 2.11.0
+    with SIGSEGV."""
     mesh = tensor.device_mesh
     if mesh not in _host_meshes:
         _host_meshes[mesh] = type(mesh)("cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)

@@ -1,14 +1,14 @@
-"""The losses that go forward and backward in each microbatch, as `spec/workload.rs` sends them."""
+"""The losses of each microbatch, as `spec/workload.rs` sends them."""
 
 
 class Workload:
-    """The use that a run makes of its model.
+    """The way in which a run uses its model.
 
-    `second_use` and `expert` are indices of parameters or None; `unused_by_parity` are those that the forward of
-    ranks with an even number and of ranks with an odd number does not use; where it is `reversed_on_odd_ranks`,
-    these use the parameters in reverse order; `infinite` is a dict of step, microbatch, rank and parameter, or
-    None; where it `starts_differently`, the ranks but the first start with zeros; `output` is what forward
-    returns.
+    `second_use` and `expert` are the index of a parameter that is used twice and of an expert, or `None`.
+    `unused_by_parity` has two indices: the parameter that the forward of even ranks leaves out, and that of odd ranks.
+    If `reversed_on_odd_ranks`, odd ranks use the parameters in reverse order. `infinite` is a dict with the step,
+    microbatch, rank and parameter of an infinite gradient, or `None`. If `starts_differently`, all ranks but the first
+    start with zeros. `output` is the form of the forward's result: `logits`, `tuple` or a dict.
     """
 
     def __init__(self, sent):
@@ -20,12 +20,12 @@ class Workload:
         self.starts_differently = sent["starts_differently"]
 
     def losses(self, step, microbatch):
-        """The `Loss`es that go backward in a microbatch, one after the other."""
+        """The `Loss` objects of a microbatch, in the order in which they go backward."""
         for stretch in self.steps[step % len(self.steps)]:
             if microbatch < stretch["microbatches"]:
                 return [Loss(loss) for loss in stretch["losses"]]
             microbatch -= stretch["microbatches"]
-        raise IndexError("a step has no microbatch that late")
+        raise IndexError("the step has fewer microbatches")
 
     def goes_backward_again(self):
         """True if some microbatch has more than one loss."""
@@ -33,12 +33,12 @@ class Workload:
 
 
 class Loss:
-    """A loss: the terms of the engine's forward, and those beside it.
+    """A loss, made of the terms of the engine's forward and of terms outside the forward.
 
-    `forward` is a list with the factor of each parameter's data, 0 for parameters that the forward does
-    not use, or None where no forward precedes. `again` is the factor of the second module's term in the
-    same forward, alike in each stage of a pipeline; 0 without one. `beside` is a list of (parameter, factor). A loss that is not `managed`
-    reaches only a tensor that the engine was never given.
+    `forward` has the factor of each parameter's data, 0 for a parameter that the forward does not use; `None` for a
+    loss without a forward. `again` is the factor of the term of the second use of a parameter in the same forward, the
+    same in each stage of a pipeline; 0 without a second use. `beside` has pairs (parameter, factor) for the terms
+    outside the forward. If `managed` is false, the loss reaches only a tensor that was never given to the engine.
     """
 
     def __init__(self, sent):

@@ -1,8 +1,8 @@
-"""Start of zprobe inside a Python process of the user's command.
+"""Starts zprobe inside a Python process of the user's command.
 
-Python imports this module because its directory comes first on PYTHONPATH. It runs the `sitecustomize`
-that it hides, and waits for torch. Nothing here may disturb the user's program: an error of ours is
-written down, and the program goes on as it would without zprobe.
+Python imports this module because its directory comes first on PYTHONPATH. The module runs the `sitecustomize` that it
+hides, and waits for the import of torch. An error of zprobe must not disturb the user's program: it is printed, and
+the program goes on as without zprobe.
 """
 
 import importlib.machinery
@@ -28,7 +28,7 @@ def run_hidden_module():
 
 
 def attach_to_torch():
-    """Has torch watched from the moment at which the program has imported it."""
+    """Arranges that zprobe watches torch as soon as the program has imported torch."""
     try:
         from zprobe_exec import start
 

@@ -1,46 +1,46 @@
 //! Batch sizes: `train_batch_size = micro batch × gradient accumulation × world size`.
 
-/// Batch sizes of one run.
+/// The batch sizes of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
-    /// Samples per microbatch and rank.
+    /// The number of samples per microbatch and rank.
     pub micro: usize,
-    /// Microbatches per optimizer step.
+    /// The number of microbatches per optimizer step.
     pub accumulation: usize,
 }
 
-/// Batch sizes as asked for.
+/// The batch sizes that the file and the flags give; a size that neither gives is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Samples per optimizer step, over all ranks.
+    /// The number of samples per optimizer step, over all ranks.
     pub train: Option<usize>,
-    /// Samples per microbatch and rank.
+    /// The number of samples per microbatch and rank.
     pub micro: Option<usize>,
-    /// Microbatches per optimizer step.
+    /// The number of microbatches per optimizer step.
     pub accumulation: Option<usize>,
 }
 
-/// Reason why batch sizes cannot be inferred.
+/// The reason why the batch sizes cannot be inferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchError {
-    /// Neither the training batch nor the microbatch is known.
+    /// Neither the training batch size nor the microbatch size is known.
     Missing,
-    /// The sizes inferred by integer division do not multiply to the training batch.
+    /// The sizes were inferred by integer division, and their product is not the training batch size.
     Mismatch {
-        /// Samples per optimizer step, as asked for.
+        /// The requested number of samples per optimizer step.
         train: usize,
-        /// Batch sizes as asked for or inferred.
+        /// The batch sizes, requested or inferred.
         batch: Batch,
     },
 }
 
 impl Asked {
-    /// Infers what was not asked for, dividing as DeepSpeed does, and checks the product:
-    /// `DeepSpeedConfig._set_batch_related_parameters` and `_batch_assertion` in
-    /// `runtime/config.py`. Nothing that was asked for may be 0, nor `world_size`.
+    /// Infers the missing batch sizes by DeepSpeed's divisions, and checks the product:
+    /// `DeepSpeedConfig._set_batch_related_parameters` and `_batch_assertion` in `runtime/config.py`. Neither the
+    /// requested sizes nor `world_size` may be 0.
     ///
     /// # Errors
-    /// When nothing can be inferred, or the product is not what was asked for.
+    /// Fails if nothing can be inferred, or if the product is not the requested training batch size.
     pub(super) fn infer(self, world_size: usize) -> Result<Batch, BatchError> {
         let (micro, accumulation) = match (self.train, self.micro, self.accumulation) {
             (_, Some(micro), Some(accumulation)) => (micro, accumulation),
@@ -61,7 +61,7 @@ impl Asked {
         }
     }
 
-    /// World size that the three batch sizes imply; none unless all are given and divide evenly.
+    /// The world size that the three batch sizes imply; `None` unless all three are given and divide evenly.
     pub(super) fn world_size(self) -> Option<usize> {
         let (train, micro, accumulation) = (self.train?, self.micro?, self.accumulation?);
         let per_rank = micro.checked_mul(accumulation)?;
@@ -70,7 +70,7 @@ impl Asked {
 }
 
 impl Batch {
-    /// Samples per optimizer step, over all ranks.
+    /// The number of samples per optimizer step, over all ranks; `None` if it overflows.
     fn train(self, world_size: usize) -> Option<usize> {
         self.micro.checked_mul(self.accumulation)?.checked_mul(world_size)
     }
@@ -92,7 +92,7 @@ mod tests {
             world_size in 1usize..=8,
         ) {
             let asked = Asked { train, micro, accumulation };
-            // Every batch that agrees with what was asked for.
+            // True for a batch that agrees with all requested sizes.
             let fits = |batch: Batch| {
                 micro.is_none_or(|micro| micro == batch.micro)
                     && accumulation.is_none_or(|ga| ga == batch.accumulation)
@@ -107,7 +107,7 @@ mod tests {
                 }
                 Err(BatchError::Missing) => prop_assert!(train.is_none() && micro.is_none()),
                 Err(BatchError::Mismatch { .. }) => {
-                    // DeepSpeed takes ga = 1 where only the training batch is known.
+                    // If only the training batch size is known, DeepSpeed assumes ga = 1.
                     let accumulations = match (micro, accumulation) {
                         (None, None) => 1..=1,
                         _ => 1..=64,

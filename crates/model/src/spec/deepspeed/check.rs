@@ -1,22 +1,22 @@
-//! Compares a file with the registry, key by key.
+//! Compares a DeepSpeed file with the registry, key by key.
 
 use super::document::{Json, LARGEST_WHOLE, Member, meant_by};
 use super::key::{Key, Neutral, Role, Shape};
 use super::message::{MOST_SHOWN, Problem, Remark, Spot};
 use super::registry::{self, OLD_BF16, RELEASE};
 
-/// Findings of the comparison.
+/// The results of comparing a file with the registry.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
-    /// Reasons why the file cannot be run.
+    /// The reasons why the file cannot be run.
     pub problems: Vec<Problem>,
-    /// Remarks on keys that are accepted with a note.
+    /// The remarks on keys that are accepted with a note.
     pub remarks: Vec<Remark>,
     /// The keys whose value is `"auto"`.
     pub auto: Vec<Spot>,
 }
 
-/// Compares a whole file with the registry.
+/// Compares a whole DeepSpeed file with the registry.
 pub(super) fn check(members: &[Member]) -> Checked {
     let mut checked = Checked::default();
     checked.section("", false, members);
@@ -24,17 +24,17 @@ pub(super) fn check(members: &[Member]) -> Checked {
 }
 
 impl Checked {
-    /// Checks the members of a section.
+    /// Checks the members of one section.
     ///
-    /// `section` is the registry's name of the section, which differs from the file's for an old
-    /// name; empty at the top level.
+    /// `section` is the section's name in the registry, which differs from the name in the file if the file uses an
+    /// old name; it is empty at the top level.
     fn section(&mut self, section: &str, refuses_unknown: bool, members: &[Member]) {
         for member in members {
             let registered = match (section, member.key.as_str()) {
                 ("", OLD_BF16) => {
                     self.remark(
                         member,
-                        "the old name of bf16, which DeepSpeed still reads where there is no bf16",
+                        "the old name of bf16, which DeepSpeed still reads if the file has no section bf16",
                     );
                     "bf16".to_owned()
                 }
@@ -42,7 +42,7 @@ impl Checked {
                 (section, key) => format!("{section}.{key}"),
             };
             match registry::find(&registered) {
-                // A key with a dot is one key, and not one inside of another.
+                // A key with a dot is a single key, and not a key in a section.
                 Some(key) if !member.key.contains('.') => self.known(key, member),
                 _ => self.unknown(&registered, refuses_unknown, member),
             }
@@ -52,12 +52,12 @@ impl Checked {
     fn known(&mut self, key: &'static Key, member: &Member) {
         let spot = || member.spot.clone();
         let value = &member.value;
-        // In most places null is the default; pydantic refuses it in some, which is DeepSpeed's
-        // to say. Either way the key says nothing about this run.
+        // For most keys, null means the default; for some, pydantic refuses null, which DeepSpeed then reports
+        // itself. In both cases the key has no effect on this run.
         if *value == Json::Null {
             return;
         }
-        // Where any value is allowed, "auto" may be a value of DeepSpeed's own.
+        // If a key takes any value, "auto" may be a value that DeepSpeed itself defines.
         if value.is_auto() && key.shape != Shape::Free {
             self.auto.push(spot());
             return;
@@ -87,7 +87,7 @@ impl Checked {
     fn unknown(&mut self, registered: &str, refused: bool, member: &Member) {
         let consequence = if refused { "refuses to start" } else { "ignores it silently" };
         let meant = match registered.rsplit_once('.') {
-            // A file with so many unknown keys is not a misspelt one: suggest nothing.
+            // A file with this many unknown keys is more than misspelt: suggest nothing.
             _ if self.problems.len() > MOST_SHOWN => None,
             Some((section, key)) if registry::find(registered).is_some() => {
                 Some(format!("did you mean {key} inside of {section}?"))
@@ -100,7 +100,7 @@ impl Checked {
             vec![member.spot.clone()],
             format!("DeepSpeed {RELEASE} has no such key and {consequence}; {advice}"),
             format!(
-                "not among the keys of DeepSpeed {RELEASE}, and passed on as it is; {}",
+                "not a key of DeepSpeed {RELEASE}, and passed on unchanged; {}",
                 or("the installed DeepSpeed decides")
             ),
         ));
@@ -115,9 +115,9 @@ fn refusal(key: &Key, value: &Json) -> String {
     let switch = format!("{}.enabled", key.path);
     let advice = match value {
         Json::Text(text) => meant_by(text).map(|meant| format!("; {meant}")).unwrap_or_default(),
-        // A whole number that is large enough, and still not taken.
+        // The key takes whole numbers, but this number is too large.
         Json::Number(_) if key.shape.takes(&Json::Number(1.into())) && is_too_large(value) => {
-            format!("; the largest that is taken is {LARGEST_WHOLE}")
+            format!("; the largest accepted number is {LARGEST_WHOLE}")
         }
         Json::Bool(on) if key.shape.is_section() && registry::find(&switch).is_some() => {
             format!("; write {{\"enabled\": {on}}}")
@@ -127,7 +127,7 @@ fn refusal(key: &Key, value: &Json) -> String {
     format!("must be {}, not {}{advice}", key.shape.in_words(), value.in_words())
 }
 
-/// True for a whole number that is larger than those that are taken.
+/// True for a whole number above [`LARGEST_WHOLE`].
 fn is_too_large(value: &Json) -> bool {
     value.as_number().is_some_and(|number| number.fract() == 0.0 && number > LARGEST_WHOLE)
 }
@@ -137,5 +137,5 @@ fn not_yet(value: &Json, neutral: Neutral, why: &str) -> String {
         Json::Object(_) | Json::List(_) => "this section ".to_owned(),
         scalar => format!("{} ", scalar.in_words()),
     };
-    format!("{what}is not there yet: {why}; {}", neutral.remedy())
+    format!("{what}is not supported yet: {why}; {}", neutral.remedy())
 }

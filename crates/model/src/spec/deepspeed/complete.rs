@@ -1,5 +1,5 @@
-//! The configuration that the real DeepSpeed is given: the user's file, if there is one, with what
-//! the flags and the probe need put over it.
+//! The configuration that the real DeepSpeed gets: the user's file, if there is one, overridden by the flags and by
+//! the settings that zprobe needs.
 
 use serde_json::{Map, Value, json};
 
@@ -7,25 +7,25 @@ use crate::spec::{Dtype, LossScale, RunSpec, SpecRequest, settings};
 
 use super::document::number;
 
-/// Sections that the probe replaces: it brings an optimizer of its own, whose settings are those
-/// of the file, and has no schedule.
+/// The sections that zprobe removes: its ranks bring an optimizer of their own, with the settings of the file, and
+/// use no learning rate schedule.
 pub(super) const REPLACED: &[&str] = &["optimizer", "scheduler"];
 
-/// The configuration for `spec`: a file over which [`overrule`] has put the flags, or else what
-/// follows from the flags. Settings that neither gives are left to DeepSpeed.
+/// The configuration for `spec`: the file into which [`overrule`] has written the flags, or else the settings that
+/// follow from the flags. Settings that neither gives are left to DeepSpeed.
 pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Value {
     let mut config = match file {
         Some(Value::Object(members)) => members,
         _ => described(asked, spec),
     };
     config.retain(|key, _| !REPLACED.contains(&key.as_str()));
-    // Where the file leaves its dtype to the caller, the caller is zprobe.
+    // If the file leaves the dtype to its caller, zprobe sets the dtype.
     if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
         put(&mut config, &format!("{section}.enabled"), true);
     }
     settings::ALL.iter().for_each(|setting| setting.complete(spec, &mut config));
     config.remove("train_batch_size");
-    // Accept an optimizer from outside, and require none that has to be compiled.
+    // Allow an optimizer from outside of DeepSpeed, and require no optimizer that must be compiled.
     config.insert("zero_allow_untested_optimizer".into(), true.into());
     config.insert("zero_force_ds_cpu_optimizer".into(), false.into());
     Value::Object(config)
@@ -47,12 +47,12 @@ fn described(asked: &SpecRequest, spec: &RunSpec) -> Map<String, Value> {
     config
 }
 
-/// Puts what was asked for by flag over what a file says.
+/// Writes the settings of the flags over those of a file.
 pub fn overrule(config: &mut Map<String, Value>, asked: &SpecRequest) {
     settings::ALL.iter().for_each(|setting| setting.write(asked, config));
 }
 
-/// Turns the dtype of a model on and all other dtypes off.
+/// Turns the model's dtype on and all other dtypes off.
 pub fn write_dtype(config: &mut Map<String, Value>, model: &Dtype) {
     config.remove("bfloat16");
     for section in [Dtype::Bf16, Dtype::Fp16].into_iter().filter_map(section_of) {
@@ -64,7 +64,7 @@ pub fn write_dtype(config: &mut Map<String, Value>, model: &Dtype) {
     }
 }
 
-/// The section that turns a dtype on; none for fp32, which needs none.
+/// The section that turns a dtype on; `None` for fp32, which needs no section.
 fn section_of(dtype: Dtype) -> Option<&'static str> {
     match dtype {
         Dtype::Bf16 => Some("bf16"),
@@ -73,7 +73,7 @@ fn section_of(dtype: Dtype) -> Option<&'static str> {
     }
 }
 
-/// Sets a loss scale, and whether it is dynamic.
+/// Sets the loss scale, static or dynamic.
 pub fn write_loss_scale(config: &mut Map<String, Value>, scale: &LossScale) {
     match *scale {
         LossScale::Static { scale } => put(config, "fp16.loss_scale", number(scale)),
@@ -84,7 +84,7 @@ pub fn write_loss_scale(config: &mut Map<String, Value>, scale: &LossScale) {
     }
 }
 
-/// Sets a value by its dotted path, making sections on the way.
+/// Sets the value at a dotted path, and creates missing sections.
 pub fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>) {
     match path.split_once('.') {
         None => {
@@ -102,7 +102,7 @@ pub fn put(config: &mut Map<String, Value>, path: &str, value: impl Into<Value>)
     }
 }
 
-/// Takes the key at `path` out, if it is there.
+/// Removes the key at `path`, if it exists.
 pub(super) fn remove(members: &mut Map<String, Value>, path: &str) {
     match path.split_once('.') {
         None => drop(members.remove(path)),

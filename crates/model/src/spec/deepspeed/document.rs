@@ -1,13 +1,13 @@
-//! The tree of a file: keys with their positions and values.
+//! The parsed tree of a DeepSpeed file: keys with their positions and values.
 
 use serde_json::{Map, Number, Value};
 
 use super::message::Spot;
 
-/// Largest whole number that is taken: beyond 2^53 not every one is a float.
+/// The largest whole number that is accepted: above 2^53 a float cannot represent every whole number.
 pub(super) const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 
-/// A value of the file.
+/// A value in a DeepSpeed file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Json {
     /// `null`
@@ -27,16 +27,16 @@ pub(super) enum Json {
 /// A key of an object, with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Member {
-    /// Full path, as written, and place.
+    /// The full path of the key, as written, and its position in the file.
     pub spot: Spot,
-    /// Last part of the path.
+    /// The last part of the key's path.
     pub key: String,
-    /// Value of the key.
+    /// The value of the key.
     pub value: Json,
 }
 
 impl Json {
-    /// The word that stands for "somebody else fills this in", used by Hugging Face's Trainer.
+    /// The placeholder for a value that the caller fills in, as Hugging Face's Trainer does.
     const AUTO: &str = "auto";
 
     /// True if the value is `"auto"`.
@@ -44,7 +44,7 @@ impl Json {
         matches!(self, Json::Text(text) if text == Json::AUTO)
     }
 
-    /// The value as a number.
+    /// The value as a number; `None` for any other type.
     pub(super) fn as_number(&self) -> Option<f64> {
         match self {
             Json::Number(number) => number.as_f64(),
@@ -52,12 +52,12 @@ impl Json {
         }
     }
 
-    /// The value as a number that is 0 or more.
+    /// The value as a finite number that is 0 or more; `None` for any other value.
     pub(super) fn as_non_negative(&self) -> Option<f64> {
         self.as_number().filter(|number| *number >= 0.0 && number.is_finite())
     }
 
-    /// The value as a whole number. `5e8` and `4.0` are whole numbers, as they are to pydantic.
+    /// The value as a whole number. `5e8` and `4.0` are whole numbers, as in pydantic.
     pub(super) fn as_whole(&self) -> Option<i64> {
         let number = self.as_number()?;
         (number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE).then_some(number as i64)
@@ -75,7 +75,7 @@ impl Json {
         }
     }
 
-    /// Converts the value to what the real DeepSpeed is given.
+    /// Converts the value to the JSON that the real DeepSpeed gets.
     fn content(&self) -> Value {
         match self {
             Json::Null => Value::Null,
@@ -88,7 +88,7 @@ impl Json {
     }
 }
 
-/// A number as Python's hjson has it: `5e8` and `1.0` are whole. None for what is not finite.
+/// A number as Python's hjson reads it: `5e8` and `1.0` are whole numbers. `None` if `value` is not finite.
 pub(in crate::spec) fn number(value: f64) -> Option<Number> {
     const LIMIT: f64 = 1e10;
     if value.fract() == 0.0 && value.abs() < LIMIT {
@@ -97,7 +97,7 @@ pub(in crate::spec) fn number(value: f64) -> Option<Number> {
     Number::from_f64(value)
 }
 
-/// Converts an object to what the real DeepSpeed is given.
+/// Converts an object to the JSON that the real DeepSpeed gets.
 pub(super) fn content(members: &[Member]) -> Map<String, Value> {
     members.iter().map(|member| (member.key.clone(), member.value.content())).collect()
 }
@@ -107,9 +107,9 @@ pub(super) fn member<'a>(members: &'a [Member], key: &str) -> Option<&'a Member>
     members.iter().find(|member| member.key == key)
 }
 
-/// The advice about a text that was probably meant to be something else.
+/// The advice about a string that was probably meant to be another value.
 pub(super) fn meant_by(text: &str) -> Option<&'static str> {
-    // A string without quotes goes on to the end of the line.
+    // A string without quotes extends to the end of the line.
     match text.trim_end_matches([',', '}', ']', ' ']).trim_start() {
         "True" => Some("write true"),
         "False" => Some("write false"),
@@ -122,7 +122,7 @@ pub(super) fn meant_by(text: &str) -> Option<&'static str> {
     }
 }
 
-/// The text, or the start of one that is longer than a message can take.
+/// The text, or its beginning if the text is too long for a message.
 pub(super) fn short(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {

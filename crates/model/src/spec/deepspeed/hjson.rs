@@ -1,8 +1,8 @@
-//! Parser of a file's text into a tree, as DeepSpeed reads it.
+//! Parses the text of a DeepSpeed file into a tree, as DeepSpeed reads the file.
 //!
-//! DeepSpeed reads its file with `hjson.load` (`DeepSpeedConfig.__init__` in `runtime/config.py`), so
-//! comments (`//`, `#`, `/* */`), keys and strings without quotes, single quotes, commas too many or too
-//! few, and an object without its braces are legal.
+//! DeepSpeed reads its file with `hjson.load` (`DeepSpeedConfig.__init__` in `runtime/config.py`). Therefore
+//! comments (`//`, `#`, `/* */`), keys and strings without quotes, single quotes, extra or missing commas, and an
+//! object without its braces are legal.
 
 use std::collections::HashMap;
 
@@ -13,18 +13,18 @@ use deser_hj::{Deserializer, DeserializerConfig};
 use super::document::{Json, Member, meant_by, number, short};
 use super::message::{Position, Problem, Spot};
 
-/// Largest nesting depth of a file. DeepSpeed's own settings are less than ten deep, and readers of
-/// the trace, in which the file is nested inside other objects, take a depth of 128.
+/// The maximum nesting depth of a file. DeepSpeed's own settings are less than ten levels deep, and readers of the
+/// trace, in which the file is nested inside other objects, accept 128 levels.
 const MAX_DEPTH: usize = 64;
 
-/// Length in bytes beyond which a key path is not extended. Paths that DeepSpeed knows have less
-/// than 80.
+/// The length of a key path, in bytes, from which on the path is not extended. Paths that DeepSpeed knows are
+/// shorter than 80 bytes.
 const MAX_PATH: usize = 200;
 
-/// Parses a file into its top-level members, reporting repeated keys on the way.
+/// Parses a file into its top-level members, and adds a problem for each repeated key to `repeated`.
 ///
 /// # Errors
-/// The syntax error at which parsing stops.
+/// Fails with the syntax error at which parsing stops.
 pub(super) fn parse(text: &str, repeated: &mut Vec<Problem>) -> Result<Vec<Member>, Problem> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut tree = Tree::new(text);
@@ -52,14 +52,14 @@ fn syntax(at: Position, text: impl Into<String>) -> Problem {
     Problem::mistake(vec![Spot { path: String::new(), at }], text)
 }
 
-/// State of the parser: the tree as built so far.
+/// The state of the parser: the tree as far as it has been built.
 struct Tree<'t> {
     text: &'t str,
-    /// Objects and lists that are not closed yet, the innermost last.
+    /// The objects and lists that are not closed yet, the innermost last.
     open: Vec<Container>,
     root: Option<Json>,
     repeated: Vec<Problem>,
-    /// Position of the last key; keys come in the order of the file.
+    /// The position of the last key; keys come in the order of the file.
     place: deser::Position,
     /// The last string without quotes that contains a comma or a closing bracket.
     greedy: Option<Greedy>,
@@ -67,9 +67,9 @@ struct Tree<'t> {
 
 /// An object or a list that is not closed yet.
 struct Container {
-    /// Byte at which it starts.
+    /// The offset of the first byte of the object or list.
     start: usize,
-    /// Path of its key.
+    /// The path of the key that has the object or list as its value.
     path: String,
     content: Content,
 }
@@ -77,7 +77,7 @@ struct Container {
 enum Content {
     Object {
         members: Vec<Member>,
-        /// Index of each key in `members`.
+        /// The index of each key in `members`.
         known: HashMap<String, usize>,
         /// The key whose value comes next.
         next: Option<(String, Spot)>,
@@ -131,7 +131,7 @@ impl<'t> Tree<'t> {
         {
             let path = match path.len() {
                 0 => short(key),
-                // Paths of all keys below begin with this one and would grow with it.
+                // The path is not extended, because the paths of all keys inside begin with it and would grow too.
                 MAX_PATH.. => path.clone(),
                 _ => format!("{path}.{}", short(key)),
             };
@@ -145,13 +145,14 @@ impl<'t> Tree<'t> {
             Some(Content::List(values)) => values.push(value),
             Some(Content::Object { members, known, next }) => {
                 let Some((key, spot)) = next.take() else { return };
-                // `dict_raise_error_on_duplicate_keys` (`runtime/config_utils.py`), at every level.
+                // DeepSpeed refuses repeated keys at every level (`dict_raise_error_on_duplicate_keys`,
+                // `runtime/config_utils.py`).
                 if let Some(first) = known.get(&key).and_then(|&first| members.get(first)) {
                     self.repeated.push(Problem::mistake(
                         vec![spot],
                         format!(
-                            "this key was given at {} already, and DeepSpeed refuses a key that is \
-                             given twice; remove one of them",
+                            "this key is already given at {}, and DeepSpeed refuses a key that is \
+                             given twice; remove one of the two",
                             first.spot.at
                         ),
                     ));
@@ -163,14 +164,14 @@ impl<'t> Tree<'t> {
         }
     }
 
-    /// Puts a value that the parser takes for a string into the tree.
+    /// Puts a value that the parser returns as a string into the tree.
     fn string(&mut self, value: &str, state: &State) {
         let start = state.input_range().map_or(0, |range| range.start);
         let is_quoted = self.text.get(start..).is_some_and(|it| it.starts_with(['"', '\'']));
         if !is_quoted && value.contains([',', '}', ']']) {
             self.greedy = Some(Greedy { start, text: short(value) });
         }
-        // A number with more digits than the parser keeps.
+        // The parser returns a number with more digits than it keeps as a string.
         let number = (!is_quoted).then(|| serde_json::from_str(value).ok()).flatten();
         self.put(number.map_or_else(|| Json::Text(value.to_owned()), Json::Number));
     }
@@ -181,8 +182,8 @@ impl<'t> Tree<'t> {
         match (error.kind(), self.open.last()) {
             (ErrorKind::LimitExceeded, _) => {
                 let text = format!(
-                    "more than {MAX_DEPTH} objects and lists inside each other, and DeepSpeed's \
-                     settings are a few deep; take some out"
+                    "more than {MAX_DEPTH} nested objects and lists, but DeepSpeed's \
+                     settings are only a few levels deep; remove some levels"
                 );
                 syntax(at, text)
             }
@@ -213,18 +214,18 @@ impl<'t> Tree<'t> {
     }
 }
 
-/// Translates a message of the parser into more helpful words.
+/// Translates a message of the parser into a more helpful message.
 fn in_words(message: &str) -> String {
     let more = match message {
         "garbage after input" => "something follows the end of the configuration; remove it",
         "expected colon" => {
-            "a key ends here that no colon follows; add `: value`, and put a key that holds a space \
+            "no colon follows the key that ends here; add `: value`, and put a key that contains a space \
              or a bracket between quotes"
         }
-        "expected map key" => "a key should stand here; remove this, or put it between quotes",
+        "expected map key" => "expected a key here; remove this text, or put it between quotes",
         "unexpected end of string" => "this string has no closing quote; add it",
         "unexpected character in string" => {
-            "a string between quotes cannot go on to another line; close it, or write \\n"
+            "a string between quotes cannot continue on the next line; close it, or write \\n"
         }
         other => other,
     };
@@ -256,7 +257,7 @@ impl<'de> Sink<'de> for Level<'_, '_> {
             Atom::Bool(value) => Json::Bool(value),
             Atom::U64(value) => Json::Number(value.into()),
             Atom::I64(value) => Json::Number(value.into()),
-            // JSON has all finite numbers, and the parser yields no others.
+            // JSON can represent every finite number, and the parser yields only finite numbers.
             Atom::F64(value) => number(value).map_or(Json::Null, Json::Number),
             Atom::Str(text) | Atom::Lexical(text) => {
                 self.tree.string(&text, state);

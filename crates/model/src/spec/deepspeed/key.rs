@@ -1,4 +1,4 @@
-//! Description of one key of a DeepSpeed configuration: its values, and its effect on a run.
+//! The description of one key of a DeepSpeed configuration: its values, and how zprobe treats the key.
 
 use super::document::Json;
 use Neutral::{Absent, NothingEnabled};
@@ -8,64 +8,64 @@ use Shape::{
 
 /// A key of a DeepSpeed configuration.
 pub(super) struct Key {
-    /// Full path.
+    /// The full dotted path of the key.
     pub path: &'static str,
-    /// Values that the key takes.
+    /// The values that the key takes.
     pub shape: Shape,
-    /// Treatment of the key by zprobe.
+    /// How zprobe treats the key.
     pub role: Role,
 }
 
-/// Values that a key takes.
+/// The values that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// `true` or `false`.
     Bool,
-    /// Any number.
+    /// Any JSON number.
     Number,
     /// A number that is not negative.
     NonNegative,
-    /// A whole number; pydantic takes `5e8` for one.
+    /// A whole number; `5e8` counts as one, as in pydantic.
     Whole,
-    /// A whole number, at least this one.
+    /// A whole number that is at least this number.
     AtLeast(i64),
-    /// A string.
+    /// Any string.
     Text,
-    /// Any string of this list.
+    /// One string out of a list.
     OneOf(&'static [&'static str]),
     /// Any value; the keys of an object are not checked.
     Free,
     /// An object in which DeepSpeed refuses unknown keys (pydantic models with `extra="forbid"`).
     Model,
-    /// [`Shape::Model`], or the boolean that once stood in its place.
+    /// An object as in [`Shape::Model`], or the boolean that was once used instead of the object.
     ModelOrBool,
     /// An object in which DeepSpeed ignores unknown keys silently.
     Dict,
 }
 
-/// Treatment of a key by zprobe.
+/// How zprobe treats a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
-    /// The value becomes part of the run.
+    /// The value of the key becomes part of the run.
     Used,
-    /// Accepted silently: the key cannot change which gradients are summed, nor into what.
+    /// The key is accepted silently: it cannot change which gradients are summed, nor into which sum.
     Inert,
-    /// Accepted with this note, because the file's owner may expect an effect.
+    /// The key is accepted with this note, because the file's owner may expect an effect.
     Noted(&'static str),
-    /// Supported by the native engine only with the neutral value; the text says why.
+    /// The native engine supports only the neutral value of the key; the text says why.
     NotYet(Neutral, &'static str),
 }
 
 /// The value of a key that has the same effect as leaving the key out.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Neutral {
-    /// This boolean.
+    /// A boolean: this value is neutral.
     Bool(bool),
-    /// This number.
+    /// A number: this value is neutral.
     Number(f64),
-    /// This string.
+    /// A string: this value is neutral.
     Text(&'static str),
-    /// A section in which nothing is `"enabled": true`.
+    /// A section without any `"enabled": true`.
     NothingEnabled,
     /// No value: only the absence of the key is neutral.
     Absent,
@@ -85,7 +85,7 @@ impl Neutral {
         }
     }
 
-    /// Advice on making the key neutral.
+    /// Advice on how to make the key neutral.
     pub(super) fn remedy(self) -> String {
         match self {
             Neutral::Bool(neutral) => format!("set it to {neutral} in a copy of the file"),
@@ -109,7 +109,7 @@ fn enables_something(value: &Json) -> bool {
 }
 
 impl Shape {
-    /// True if DeepSpeed refuses unknown keys in this section rather than ignore them.
+    /// True if DeepSpeed refuses unknown keys in this section instead of ignoring them.
     pub(super) fn refuses_unknown_keys(self) -> bool {
         matches!(self, Model | ModelOrBool)
     }
@@ -135,7 +135,7 @@ impl Shape {
         }
     }
 
-    /// Description of the values that the key takes.
+    /// The values that the key takes, in words for a message.
     pub(super) fn in_words(self) -> String {
         match self {
             Bool => "true or false".to_owned(),

@@ -1,4 +1,4 @@
-//! One key of a DeepSpeed configuration with its value, as a flag gives it: `zero_optimization.sub_group_size=100`.
+//! One key of a DeepSpeed configuration with its value, as in the flag's `zero_optimization.sub_group_size=100`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,19 +13,19 @@ use crate::spec::settings::ALL;
 /// A key of a DeepSpeed configuration with its value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Member {
-    /// Dotted path of the key.
+    /// The dotted path of the key.
     path: String,
-    /// The value.
+    /// The value of the key.
     value: Value,
 }
 
 impl Member {
-    /// Dotted path of the key.
+    /// The dotted path of the key.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Puts the value at its path.
+    /// Sets the value of `member` at its path.
     pub fn write(config: &mut Map<String, Value>, member: &Self) {
         put(config, &member.path, member.value.clone());
     }
@@ -40,13 +40,13 @@ impl fmt::Display for Member {
 impl FromStr for Member {
     type Err = String;
 
-    /// Reads `PATH=VALUE`. The value is JSON, or else a string.
+    /// Reads `PATH=VALUE`. The value is JSON, or a string if it is not valid JSON.
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((path, value)) = text.split_once('=') else {
             return Err("write KEY=VALUE, as in zero_optimization.sub_group_size=100".to_owned());
         };
         if path.is_empty() || path.split('.').any(str::is_empty) {
-            return Err(format!("`{path}` is no key; sections are parted by single dots"));
+            return Err(format!("`{path}` is not a key; separate sections with single dots"));
         }
         let key = path.split('.').next().unwrap_or_default();
         if REPLACED.contains(&key) {

@@ -1,16 +1,16 @@
-//! Messages of the reader to people: positions of keys, notes, and one error with every problem.
+//! The messages about a DeepSpeed file: positions of keys, notes, and one error with all problems.
 
 use std::fmt;
 use std::io;
 
 use crate::spec::{DeepSpeedFile, SpecRequest, settings};
 
-/// A place in the file, counted as editors do: from 1, columns in characters.
+/// A position in the file, counted as editors do: from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
-    /// Line, from 1.
+    /// The line, from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
@@ -23,30 +23,31 @@ impl fmt::Display for Position {
 /// A key of the file and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
-    /// Full key path as written in the file, e.g. `zero_optimization.stage`. Empty for a place
-    /// that has no key, such as a syntax error's.
+    /// The full key path as written in the file, such as `zero_optimization.stage`. Empty for a position without a
+    /// key, such as that of a syntax error.
     pub path: String,
-    /// Position of the key.
+    /// The position of the key.
     pub at: Position,
 }
 
 /// A remark about some keys of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remark {
-    /// The keys, the most telling first. Empty for a remark about what the file lacks.
+    /// The keys that the remark is about, the most telling first. Empty for a remark about something that the file
+    /// lacks.
     pub spots: Vec<Spot>,
-    /// Text of the remark.
+    /// The text of the remark.
     pub text: String,
 }
 
 impl Remark {
-    /// Sort key of the remark: position in the file, with remarks about missing keys last.
+    /// The sort key of the remark: its position in the file, with remarks about missing keys last.
     pub(super) fn place(&self) -> (bool, Option<Position>) {
         let at = self.spots.first().map(|spot| spot.at);
         (at.is_none(), at)
     }
 
-    /// Adds a remark, joining it with an earlier one of the same text.
+    /// Adds a remark, or adds its keys to an earlier remark with the same text.
     pub(super) fn add(remarks: &mut Vec<Remark>, mut spots: Vec<Spot>, text: &str) {
         match remarks.iter_mut().find(|remark| remark.text == text) {
             Some(remark) => remark.spots.append(&mut spots),
@@ -77,16 +78,15 @@ impl Remark {
     }
 }
 
-/// Largest number of keys that a remark names; further keys are only counted.
+/// The maximum number of keys that a remark names; further keys are only counted.
 const MOST_SPOTS: usize = 12;
 
-/// Largest number of problems of a file, or notes on it, that are shown; further ones are only
-/// counted.
+/// The maximum number of problems or notes that are shown for a file; further ones are only counted.
 pub(super) const MOST_SHOWN: usize = 40;
 
-/// A decision taken while a file was applied that the file's owner should know.
+/// A decision that was made when a file was applied, and that the file's owner should know.
 ///
-/// Displays as one line, `FILE:LINE:COLUMN: KEY: TEXT`.
+/// The display form is one line, `FILE:LINE:COLUMN: KEY: TEXT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub(super) file: String,
@@ -106,25 +106,25 @@ pub struct Problem {
     pub(super) kind: Kind,
 }
 
-/// Kind of a problem: a mistake in the file, or something that zprobe lacks.
+/// The kind of a problem: a mistake in the file, or something that zprobe lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The file is wrong.
+    /// The file itself is wrong.
     Mistake,
     /// The key is in no DeepSpeed release that zprobe knows: a mistake, or a key of a newer release
     /// or a private build.
     Unknown {
-        /// Text of the remark that replaces the problem where the installed engine decides.
+        /// The text of the remark that replaces the problem if the installed engine decides.
         note: String,
     },
-    /// The file is right, and zprobe's native engine lacks what it asks for.
+    /// The file is right, but asks for something that zprobe's native engine lacks.
     NotYet {
-        /// Flag that overrides the key on the command line.
+        /// The flag that overrides the key on the command line.
         unless: Option<&'static str>,
     },
-    /// The file is right, and asks for something that zprobe replaces under every engine by what it has itself.
+    /// The file is right, but asks for something that zprobe replaces by its own under every engine.
     Replaced {
-        /// Flag that chooses what takes its place.
+        /// The flag that chooses the replacement.
         by: &'static str,
     },
 }
@@ -162,8 +162,8 @@ impl Problem {
         self.remark.spots.iter().any(|spot| KEYS.contains(&spot.path.as_str()))
     }
 
-    /// True if the request beside the file keeps this problem from arising: what the native engine
-    /// lacks matters neither to another engine nor for a key that a flag overrides.
+    /// True if the request solves this problem: something that the native engine lacks does not matter to another
+    /// engine, nor for a key that a flag overrides.
     pub(super) fn is_settled_by(&self, request: &SpecRequest) -> bool {
         let use_of_it = request.engine.unwrap_or_default().traits().deepspeed_file;
         match self.kind {
@@ -178,27 +178,27 @@ impl Problem {
     }
 }
 
-/// Error of a DeepSpeed file that cannot be run.
+/// The error about a DeepSpeed file that cannot be run.
 ///
-/// Displays as several lines, ready for a terminal: the file with a summary, then one line for
-/// every problem, in the order of the file.
+/// The display form has several lines, ready for a terminal: the file with a summary, then one line for every
+/// problem, in the order of the file.
 #[derive(Debug)]
 pub enum ConfigError {
     /// The file cannot be read at all.
     Unreadable {
-        /// Path of the file.
+        /// The path of the file.
         file: String,
-        /// Error of the operating system.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is larger than any configuration.
+    /// The file is larger than any DeepSpeed configuration.
     TooLarge {
-        /// Path of the file.
+        /// The path of the file.
         file: String,
     },
-    /// The file was read, and something in it prevents a run.
+    /// The file was read, but something in it prevents a run.
     Unusable {
-        /// Path of the file.
+        /// The path of the file.
         file: String,
         /// All problems of the file; never empty.
         problems: Vec<Problem>,
@@ -221,7 +221,7 @@ impl fmt::Display for ConfigError {
             ConfigError::TooLarge { file } => {
                 return write!(
                     f,
-                    "{file}: larger than 1 MiB, and a DeepSpeed configuration has a few kilobytes; \
+                    "{file}: larger than 1 MiB, but a DeepSpeed configuration has only a few kilobytes; \
                      is this another file?"
                 );
             }
@@ -242,7 +242,7 @@ impl fmt::Display for ConfigError {
             let wish = counted(lacking, "setting");
             let is_native = problems.iter().any(|it| matches!(it.kind, Kind::NotYet { .. }));
             let who = if is_native { "zprobe's native engine" } else { "zprobe" };
-            write!(f, "{separator}{wish} that {who} does not have yet")?;
+            write!(f, "{separator}{wish} that {who} does not support yet")?;
         }
         for problem in problems.iter().take(MOST_SHOWN) {
             f.write_str("\n  ")?;

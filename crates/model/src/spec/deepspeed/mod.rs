@@ -1,13 +1,13 @@
-//! A user's DeepSpeed file, as it is.
+//! Reads a user's DeepSpeed file as the user wrote it.
 //!
-//! [`DeepSpeedConfig::read`] reads a file as DeepSpeed would and compares every key with one table
-//! of what DeepSpeed knows and what zprobe does with it; [`DeepSpeedConfig::apply`] fills what the
-//! command line left open in a [`SpecRequest`]. Where the file says nothing, DeepSpeed's default
-//! counts and not zprobe's, so that the run is the one that the file describes.
+//! [`DeepSpeedConfig::read`] reads a file as DeepSpeed would, and compares every key with one table of all keys
+//! that DeepSpeed knows and how zprobe treats them. [`DeepSpeedConfig::apply`] fills the settings of a
+//! [`SpecRequest`] that the command line left open. If the file does not set a key, DeepSpeed's default applies and
+//! not zprobe's, so the run is the one that the file describes.
 //!
-//! A file is refused with everything that is wrong with it at once: mistakes, and what zprobe's
-//! native engine does not have yet, each with its key path and place. What does not change which
-//! gradients are summed is accepted, with a [`Note`] where that may surprise.
+//! A file is refused with all of its problems at once: mistakes, and settings that zprobe's native engine does not
+//! support yet, each with its key path and position. Keys that do not change which gradients are summed are
+//! accepted, with a [`Note`] if that may surprise.
 
 mod batch;
 mod check;
@@ -44,14 +44,14 @@ pub(super) use registry::has_key;
 pub use registry::top_level;
 use settings::{Set, Settings};
 
-/// Largest size of a file in bytes. The longest that people write have some ten thousand.
+/// The maximum size of a file, in bytes. The longest files that people write have some ten thousand bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Dtype of a model whose dtype the file leaves to `"auto"`.
+/// The dtype of a model whose dtype the file leaves to `"auto"`.
 const AUTO_DTYPE: Dtype = Dtype::Bf16;
 
-/// A DeepSpeed file that has been read. Problems with running it may depend on flags, so they are
-/// reported by [`DeepSpeedConfig::apply`].
+/// A DeepSpeed file that has been read. [`DeepSpeedConfig::apply`] reports the problems with running the file,
+/// because they may depend on flags.
 #[derive(Clone, Debug)]
 pub struct DeepSpeedConfig {
     file: String,
@@ -64,10 +64,10 @@ pub struct DeepSpeedConfig {
 }
 
 impl DeepSpeedConfig {
-    /// Reads a file.
+    /// Reads a DeepSpeed file.
     ///
     /// # Errors
-    /// When it cannot be read, or its syntax is wrong.
+    /// Fails if the file cannot be read, or if its syntax is wrong.
     pub fn read(path: &Path) -> Result<DeepSpeedConfig, ConfigError> {
         let file = path.display().to_string();
         let mut text = String::new();
@@ -79,10 +79,10 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// Reads the text of a file; `file` is its name in messages.
+    /// Reads the text of a DeepSpeed file; `file` is its name in messages.
     ///
     /// # Errors
-    /// When its syntax is wrong.
+    /// Fails if the syntax of the text is wrong.
     pub fn parse(text: &str, file: &str) -> Result<DeepSpeedConfig, ConfigError> {
         let file = file.to_owned();
         let mut repeated = Vec::new();
@@ -98,12 +98,11 @@ impl DeepSpeedConfig {
         Ok(DeepSpeedConfig { file, content, settings, problems, remarks, auto })
     }
 
-    /// Fills what `request` leaves open: a flag or variable that was given wins over the file.
-    /// Returns notes for the file's owner.
+    /// Fills the settings that `request` leaves open: a flag or variable that was given wins over the file. Returns
+    /// the notes for the file's owner.
     ///
     /// # Errors
-    /// All problems with running the file with these flags, at once. The request is then left as it
-    /// was.
+    /// Fails with all problems of running the file with these flags. The request is then unchanged.
     pub fn apply(mut self, request: &mut SpecRequest) -> Result<Vec<Note>, ConfigError> {
         let use_of_it = request.engine.unwrap_or_default().traits().deepspeed_file;
         if use_of_it == DeepSpeedFile::PassedOn {
@@ -114,7 +113,7 @@ impl DeepSpeedConfig {
         self.fill_batch(&mut filled);
         filled.stage.get_or_insert(self.settings.stage.unwrap_or(0));
         if filled.optimizer.is_none() && self.settings.optimizer.is_none() {
-            let text = "no optimizer section, as where one is passed to deepspeed.initialize; \
+            let text = "no optimizer section, as in scripts that pass an optimizer to deepspeed.initialize; \
                         zprobe's default optimizer runs, --optimizer chooses another";
             self.remarks.push(Remark { spots: Vec::new(), text: text.to_owned() });
         }
@@ -133,7 +132,8 @@ impl DeepSpeedConfig {
         Ok(self.notes())
     }
 
-    /// Says what the installed engine decides. What the native one makes of a key does not matter to it.
+    /// Replaces the remarks by notes on what the installed engine decides. The native engine's treatment of a key
+    /// does not matter here.
     fn leave_to_the_engine(&mut self) {
         self.remarks.clear();
         for Problem { remark, kind } in &self.problems {
@@ -142,12 +142,12 @@ impl DeepSpeedConfig {
                     Remark::add(&mut self.remarks, remark.spots.clone(), note);
                 }
                 Kind::NotYet { unless } if *unless == Some(TABLE.optimizer.flag()) => {
-                    let text =
-                        "not used: zprobe runs an optimizer of its own in place of the file's";
+                    let text = "not used: zprobe runs an optimizer of its own instead of the file's optimizer";
                     Remark::add(&mut self.remarks, remark.spots.clone(), text);
                 }
                 Kind::Replaced { by } => {
-                    let text = format!("not used: {by} takes its place, and it stays unchecked");
+                    let text =
+                        format!("not used: {by} replaces this optimizer, which stays unchecked");
                     Remark::add(&mut self.remarks, remark.spots.clone(), &text);
                 }
                 _ => {}
@@ -155,7 +155,7 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// Hands the file on to the real DeepSpeed, with the flags of `asked` over it.
+    /// Passes the file on to the real DeepSpeed, overridden by the flags of `asked`.
     fn keep_content(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
         let file = &self.settings;
         filled.reduce_bucket_size = asked.reduce_bucket_size.or(file.reduce_bucket_size);
@@ -172,15 +172,15 @@ impl DeepSpeedConfig {
         filled.deepspeed_config = Some(std::mem::take(&mut self.content));
     }
 
-    /// Fills model dtype, accumulation dtype and communication dtype.
+    /// Fills the dtypes of the model, of the accumulation and of the communication.
     ///
-    /// Unless they are set, the latter two are the model's: `DeepSpeedEngine.get_data_types` and
-    /// the property `DeepSpeedEngine.communication_data_type` in `runtime/engine.py`. The property
-    /// depends on which of fp16 and bf16 is enabled and not on the buffer that is reduced, and both
-    /// reductions cast to it: `DeepSpeedEngine.allreduce_bucket`, through which `BF16_Optimizer`'s
-    /// fp32 accumulator goes, and `DeepSpeedZeroOptimizer`'s IPG buckets, which get it as a
-    /// constructor argument. So a bf16 model with fp32 accumulation crosses ranks in bf16. (With
-    /// sequence parallelism, `seq_parallel_communication_data_type` takes its place.)
+    /// Unless the file sets them, the latter two are the model's dtype: `DeepSpeedEngine.get_data_types` and the
+    /// property `DeepSpeedEngine.communication_data_type` in `runtime/engine.py`. The property depends on whether
+    /// fp16 or bf16 is enabled, and not on the buffer that is reduced. Both reductions cast to this dtype:
+    /// `DeepSpeedEngine.allreduce_bucket`, which reduces `BF16_Optimizer`'s fp32 accumulator, and the IPG buckets
+    /// of `DeepSpeedZeroOptimizer`, which get the dtype as a constructor argument. So a bf16 model with fp32
+    /// accumulation communicates in bf16. (With sequence parallelism, `seq_parallel_communication_data_type`
+    /// replaces the property.)
     fn fill_dtypes(&mut self, request: &mut SpecRequest) {
         let dtype = *request.dtype.get_or_insert(self.settings.dtype.unwrap_or(AUTO_DTYPE));
         if let (None, Some(Set { value: accum, spot })) =
@@ -191,8 +191,8 @@ impl DeepSpeedConfig {
                 vec![spot.clone()],
                 Some(TABLE.grad_accum_dtype.flag()),
                 format!(
-                    "accumulating the gradients of a model in {dtype} in {accum} is not there yet: \
-                     the native engine adds them up in their own dtype or in fp32; pass \
+                    "a model in {dtype} with gradients accumulated in {accum} is not supported yet: \
+                     the native engine accumulates in the model's dtype or in fp32; pass \
                      --grad-accum-dtype {dtype}"
                 ),
             ));
@@ -202,9 +202,9 @@ impl DeepSpeedConfig {
         request.comm_dtype.get_or_insert(self.settings.comm_dtype.unwrap_or(dtype));
     }
 
-    /// Fills world size, microbatch size and gradient accumulation.
+    /// Fills the world size, the microbatch size and the gradient accumulation steps.
     fn fill_batch(&mut self, request: &mut SpecRequest) {
-        // A flag of 0 is refused elsewhere; here it would be a divisor.
+        // A flag with the value 0 is refused elsewhere; here it would be a divisor.
         if request.world_size == Some(0) {
             return;
         }
@@ -225,7 +225,7 @@ impl DeepSpeedConfig {
         let world_size = request.world_size.or_else(|| self.infer_world_size(asked, &spots));
         let world_size =
             *request.world_size.get_or_insert(world_size.unwrap_or(DEFAULT_WORLD_SIZE));
-        // The framework that fills in an "auto" makes it fit the others; nothing is inferred.
+        // The framework that fills in an "auto" makes the value fit the others, so nothing is inferred.
         let inferred =
             if batch_is_auto { Err(BatchError::Missing) } else { asked.infer(world_size) };
         match inferred {
@@ -255,7 +255,9 @@ impl DeepSpeedConfig {
         let world_size = asked.world_size()?;
         let (train, micro, ga) = (asked.train?, asked.micro?, asked.accumulation?);
         let fewer = if world_size > DEFAULT_WORLD_SIZE {
-            format!("; --nproc-per-node {DEFAULT_WORLD_SIZE} --ga {ga} runs it with fewer")
+            format!(
+                "; --nproc-per-node {DEFAULT_WORLD_SIZE} --ga {ga} runs the file with fewer ranks"
+            )
         } else {
             String::new()
         };
@@ -291,25 +293,25 @@ impl DeepSpeedConfig {
     }
 }
 
-/// The flag, with its value, that conflicts with the file's `train_batch_size`.
+/// The flag, with its value, that conflicts with the file's `train_batch_size`; `None` if no flag does.
 fn winning_flag(request: &SpecRequest) -> Option<String> {
     let ga = request.gradient_accumulation_steps.map(|ga| format!("--ga {ga}"));
     ga.or_else(|| request.micro_batch_size.map(|micro| format!("--micro-batch-size {micro}")))
 }
 
-/// Text of the equation that does not hold.
+/// The message that the batch sizes do not multiply to the training batch size.
 fn mismatch(train: usize, batch: Batch, asked: Asked, world_size: usize) -> String {
     let inferred = |asked: Option<usize>| if asked.is_none() { " (inferred)" } else { "" };
     let Batch { micro, accumulation } = batch;
     let all_given = asked.micro.is_some() && asked.accumulation.is_some();
     let advice = match asked.world_size() {
-        Some(fitting) => format!("pass --nproc-per-node {fitting}, for which it does,"),
-        None if all_given => "no world size fits: change one of them,".to_owned(),
-        None => "change one of them or --nproc-per-node,".to_owned(),
+        Some(fitting) => format!("pass --nproc-per-node {fitting}, for which it holds,"),
+        None if all_given => "no world size fits: change one of the sizes,".to_owned(),
+        None => "change one of the sizes or --nproc-per-node,".to_owned(),
     };
     format!(
         "train_batch_size = micro × ga × world does not hold: {train} ≠ {micro}{} × \
-         {accumulation}{} × {world_size}; {advice} or pass --ga {} to leave train_batch_size aside",
+         {accumulation}{} × {world_size}; {advice} or pass --ga {} to ignore train_batch_size",
         inferred(asked.micro),
         inferred(asked.accumulation),
         accumulation.max(1),

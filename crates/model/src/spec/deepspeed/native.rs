@@ -1,4 +1,4 @@
-//! Settings that are read from a file for the native engine alone; DeepSpeed gets the whole file.
+//! The settings that only the native engine reads from a DeepSpeed file; DeepSpeed itself gets the whole file.
 
 use crate::spec::{Dataflow, Dtype, Invalid, LossScale, Offload, SpecRequest};
 
@@ -7,7 +7,7 @@ use super::message::{Problem, Remark, Spot};
 use super::settings::{MOST_POWER, Set, Settings};
 
 impl DeepSpeedConfig {
-    /// Fills the settings that are still open; `asked` is the request beside the file.
+    /// Fills the settings that are still open; `asked` is the request without the file.
     pub(super) fn fill_native(&mut self, asked: &SpecRequest, filled: &mut SpecRequest) {
         let file = self.settings.clone();
         filled.gradient_clipping = filled.gradient_clipping.or(file.gradient_clipping);
@@ -19,11 +19,11 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// Refuses accumulation in fp32 for a narrower model in stage 0, as
-    /// `DeepSpeedEngine._do_optimizer_sanity_check` in `runtime/engine.py` does.
+    /// Refuses accumulation in fp32 for a narrower model in stage 0, as DeepSpeed does
+    /// (`DeepSpeedEngine._do_optimizer_sanity_check` in `runtime/engine.py`).
     ///
-    /// Combinations to which the command line contributes are not checked here, and an accumulation
-    /// that the native engine lacks has been refused already.
+    /// Combinations with a value from the command line are not checked here, and an accumulation dtype that the
+    /// native engine lacks has already been refused.
     fn refuse_mixed_stage_0(&mut self, asked: &SpecRequest) {
         let is_asked =
             asked.stage.is_some() || asked.dtype.is_some() || asked.grad_accum_dtype.is_some();
@@ -35,14 +35,14 @@ impl DeepSpeedConfig {
         if !is_asked && set.value == Dtype::Fp32 && *dtype != Dtype::Fp32 {
             let text = format!(
                 "in stage 0 DeepSpeed refuses to start with a model in {dtype} and accumulation in \
-                 fp32; set zero_optimization.stage to 1, or this to \"{dtype}\""
+                 fp32; set zero_optimization.stage to 1, or this key to \"{dtype}\""
             );
             self.problems.push(Problem::mistake(vec![set.spot.clone()], text));
         }
     }
 
-    /// Fills offload, dataflow and buckets. Settings that DeepSpeed ignores keep their defaults,
-    /// which makes no difference in that case.
+    /// Fills the offload, the dataflow and the settings of buckets. Settings that DeepSpeed ignores keep their
+    /// defaults, which have no effect in that case.
     fn fill_buckets(&mut self, file: &Settings, filled: &mut SpecRequest) {
         let (Some(stage), Some(dtype), Some(accum)) =
             (filled.stage, filled.dtype, filled.grad_accum_dtype)
@@ -60,14 +60,14 @@ impl DeepSpeedConfig {
             (_, Some(_)) => {}
         }
         let has_buckets = has_zero && dataflow == Dataflow::IpgBucket;
-        // `DeepSpeedZeroOptimizer.__init__` in `runtime/zero/stage_1_and_2.py`.
+        // See `DeepSpeedZeroOptimizer.__init__` in `runtime/zero/stage_1_and_2.py`.
         let always_contiguous = stage < 3 && filled.offload == Some(Offload::Cpu);
         match &file.contiguous_gradients {
             Some(Set { value: false, spot })
                 if has_buckets && always_contiguous && filled.contiguous_gradients.is_none() =>
             {
-                let text = "false counts as true: where optimizer states are offloaded, DeepSpeed \
-                            copies gradients to a contiguous buffer in any case";
+                let text = "false counts as true: with offloaded optimizer states, DeepSpeed \
+                            always copies gradients to a contiguous buffer";
                 self.remark(spot.clone(), text.to_owned());
             }
             set => {
@@ -77,10 +77,10 @@ impl DeepSpeedConfig {
         fill(&mut filled.overlap_comm, file.overlap_comm.as_ref(), has_buckets, &mut ignored);
         fill(&mut filled.reduce_scatter, file.reduce_scatter.as_ref(), has_buckets, &mut ignored);
         let text = if has_zero {
-            "ignored, as by BF16_Optimizer, which DeepSpeed takes for a bf16 model that accumulates \
-             in fp32: the accumulator dataflow has no buckets"
+            "ignored: the accumulator dataflow has no buckets, like BF16_Optimizer, which DeepSpeed \
+             uses for a bf16 model that accumulates in fp32"
         } else {
-            "ignored, as by DeepSpeed: it configures ZeRO, which stage 0 switches off"
+            "ignored, as in DeepSpeed: the key configures ZeRO, which stage 0 switches off"
         };
         if !ignored.is_empty() {
             ignored.sort_by_key(|spot| spot.at);
@@ -88,15 +88,15 @@ impl DeepSpeedConfig {
         }
     }
 
-    /// Fills the loss scale. A dynamic scale starts at the value at which DeepSpeed's would settle,
-    /// since a run is too short for the steps that DeepSpeed skips on the way there.
+    /// Fills the loss scale. A dynamic scale starts at the value at which DeepSpeed's scale would settle, because a
+    /// run is too short for the steps that DeepSpeed skips until then.
     fn fill_loss_scale(&mut self, file: &Settings, filled: &mut SpecRequest) {
         filled.loss_scale = file.loss_scale();
         let spots = file.initial_scale_power.iter().map(|set| set.spot.clone()).collect();
         let Some(scale) = filled.loss_scale else {
             let text = format!(
-                "this power of 2 is not there yet: the native engine's scales go from 2^0 to \
-                 2^{MOST_POWER}; pass --loss-scale to choose one"
+                "this power of 2 is not supported yet: the native engine's scales range from 2^0 to \
+                 2^{MOST_POWER}; pass --loss-scale to choose another scale"
             );
             self.problems.push(Problem::not_yet(spots, None, text));
             return;
@@ -119,15 +119,15 @@ impl DeepSpeedConfig {
         }
         if power < initial_power {
             let text = format!(
-                "the dynamic loss scale starts at 2^{power} and not at 2^{initial_power}, with \
-                 which zprobe's gradients overflow in fp16: DeepSpeed would skip steps until it is \
-                 down there; --loss-scale chooses another"
+                "the dynamic loss scale starts at 2^{power} and not at 2^{initial_power}, at \
+                 which zprobe's gradients overflow in fp16: DeepSpeed would skip steps until its scale \
+                 is that low; --loss-scale chooses another scale"
             );
             self.remarks.push(Remark { spots, text });
         }
         if !file.scale_moves.is_empty() {
             let text = "accepted: how the loss scale moves does not change what is summed, and the \
-                        native engine's moves by DeepSpeed's defaults";
+                        native engine's scale moves by DeepSpeed's defaults";
             self.remarks.push(Remark { spots: file.scale_moves.clone(), text: text.to_owned() });
         }
     }
@@ -138,7 +138,7 @@ pub(super) fn refuses(request: &SpecRequest, reason: impl Fn(&Invalid) -> bool) 
     request.clone().resolve().is_err_and(|refusal| refusal.problems().iter().any(reason))
 }
 
-/// Fills one setting from the file, or adds its key to `ignored` where it has no effect.
+/// Fills one setting from the file, or adds its key to `ignored` if the setting has no effect.
 fn fill<T: Copy>(
     setting: &mut Option<T>,
     file: Option<&Set<T>>,

@@ -1,4 +1,4 @@
-//! The section `optimizer`, and the algorithm that a DeepSpeed engine would build from it.
+//! Reads the section `optimizer` of a DeepSpeed file, and finds the algorithm that DeepSpeed would build from it.
 
 use crate::spec::Optimizer;
 use crate::spec::settings::{Setting as _, TABLE};
@@ -8,9 +8,8 @@ use super::document::{Json, Member, member, short};
 use super::message::Problem;
 use super::registry::nearest;
 
-/// Types that `DeepSpeedConfig._initialize_params` lowercases before comparing
-/// (`DEEPSPEED_OPTIMIZERS` in `runtime/config.py`); any other is the name of a class in
-/// `torch.optim`, case and all.
+/// The types that `DeepSpeedConfig._initialize_params` lowercases before the comparison (`DEEPSPEED_OPTIMIZERS` in
+/// `runtime/config.py`). Any other type is the name of a class in `torch.optim`, including its case.
 const ANY_CASE: &[&str] = &[
     "adagrad",
     "adam",
@@ -26,7 +25,7 @@ const ANY_CASE: &[&str] = &[
     "muon",
 ];
 
-/// Parameters of DeepSpeed's and torch's Adam variants, and of `_configure_basic_optimizer`.
+/// The parameters of DeepSpeed's and torch's Adam variants, and of `_configure_basic_optimizer`.
 const ADAM_PARAMS: &[&str] = &[
     "lr",
     "betas",
@@ -45,7 +44,7 @@ const ADAM_PARAMS: &[&str] = &[
     "fp32_optimizer_states",
 ];
 
-/// Parameters of `torch.optim.SGD`.
+/// The parameters of `torch.optim.SGD`.
 const SGD_PARAMS: &[&str] = &[
     "lr",
     "momentum",
@@ -58,9 +57,9 @@ const SGD_PARAMS: &[&str] = &[
     "differentiable",
 ];
 
-/// Reads the section as `DeepSpeedEngine._configure_basic_optimizer` (`runtime/engine.py`) does.
-/// `None` when the section names no type, since the optimizer is then passed to
-/// `deepspeed.initialize`, and after a problem was reported.
+/// Reads the section as `DeepSpeedEngine._configure_basic_optimizer` (`runtime/engine.py`) does. `None` if the
+/// section names no type, because the optimizer is then passed to `deepspeed.initialize`, and if a problem was
+/// reported.
 pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimizer> {
     let Checked { problems, auto, .. } = checked;
     let kind = member(section, "type")?;
@@ -89,8 +88,8 @@ pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimize
         _ => {
             let source = if ANY_CASE.contains(&lowercase.as_str()) { "" } else { "torch.optim's " };
             let text = format!(
-                "{source}{} is not there yet: in place of a file's optimizer zprobe runs one of its own, \
-                 SGD or AdamW; pass --optimizer to check with one of them all that comes before the optimizer",
+                "{source}{} is not supported yet: zprobe runs its own SGD or AdamW instead of a file's optimizer; \
+                 pass --optimizer to check everything before the optimizer with one of the two",
                 short(name)
             );
             let flag = TABLE.optimizer.flag();
@@ -100,7 +99,7 @@ pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimize
     }
 }
 
-/// The parameters of an optimizer.
+/// The parameters of the file's optimizer, and the problems with them.
 struct Params<'a> {
     members: &'a [Member],
     problems: &'a mut Vec<Problem>,
@@ -110,16 +109,16 @@ impl Params<'_> {
     fn adam(&mut self, lowercase: &str) -> Optimizer {
         self.refuse_unknown(ADAM_PARAMS);
         let torch_adam = self.flag("torch_adam", false);
-        // "Adam" is AdamW too unless it says otherwise.
+        // "Adam" is AdamW too, unless adam_w_mode is false.
         let decoupled = lowercase == "adamw" || self.flag("adam_w_mode", true);
-        // torch.optim.AdamW decays by 0.01 where DeepSpeed's FusedAdam and DeepSpeedCPUAdam, and
-        // torch.optim.Adam, decay by nothing.
+        // The default decay is 0.01 in torch.optim.AdamW, and 0 in DeepSpeed's FusedAdam and DeepSpeedCPUAdam and
+        // in torch.optim.Adam.
         let default_decay = if torch_adam && decoupled { 0.01 } else { 0.0 };
         let weight_decay = self.number("weight_decay", default_decay);
         if !decoupled && weight_decay != 0.0 {
             self.lacking(
                 "weight_decay",
-                "with adam_w_mode false decay becomes part of the gradient, and the native \
+                "with adam_w_mode false, decay becomes part of the gradient, but the native \
                  engine's AdamW keeps the two apart",
             );
         }
@@ -138,15 +137,15 @@ impl Params<'_> {
         self.refuse_unknown(SGD_PARAMS);
         for name in ["momentum", "weight_decay"] {
             if self.number(name, 0.0) != 0.0 {
-                self.lacking(name, "the native engine's SGD is the plain one");
+                self.lacking(name, "the native engine has only plain SGD");
             }
         }
         self.only("maximize", false);
         Optimizer::Sgd { lr: self.number("lr", 1e-3) }
     }
 
-    /// Refuses unknown parameters: DeepSpeed passes all of them on to a Python constructor, which
-    /// rejects the ones that it lacks.
+    /// Refuses unknown parameters, because DeepSpeed passes all parameters on to a Python constructor, which
+    /// rejects unknown ones.
     fn refuse_unknown(&mut self, known: &[&str]) {
         for param in self.members.iter().filter(|param| !known.contains(&param.key.as_str())) {
             let advice = if param.key == "max_grad_norm" {
@@ -158,12 +157,12 @@ impl Params<'_> {
                 )
             };
             let text = format!("this optimizer has no such parameter; {advice}");
-            let note = "not used: the probe brings an optimizer of its own";
+            let note = "not used: zprobe brings an optimizer of its own";
             self.problems.push(Problem::unknown(vec![param.spot.clone()], text, note));
         }
     }
 
-    /// Finds a parameter that the file sets; `"auto"` and null set nothing.
+    /// Finds a parameter that the file sets; `"auto"` and null count as not set.
     fn set(&self, name: &str) -> Option<&Member> {
         member(self.members, name).filter(|m| m.value != Json::Null && !m.value.is_auto())
     }
@@ -178,8 +177,8 @@ impl Params<'_> {
     fn lacking(&mut self, name: &str, why: &str) {
         if let Some(param) = self.set(name) {
             let text = format!(
-                "{} is not there yet: {why}; pass --optimizer to run with another one, or remove \
-                 it in a copy of the file",
+                "{} is not supported yet: {why}; pass --optimizer to run with another optimizer, or \
+                 remove the parameter in a copy of the file",
                 param.value.in_words()
             );
             let flag = Some(TABLE.optimizer.flag());
@@ -208,7 +207,7 @@ impl Params<'_> {
 
     fn only(&mut self, name: &str, there: bool) {
         if self.flag(name, there) != there {
-            self.lacking(name, "the native engine has the plain algorithms");
+            self.lacking(name, "the native engine has only the plain algorithms");
         }
     }
 

@@ -1,9 +1,9 @@
-//! All keys that DeepSpeed knows, with their treatment by zprobe.
+//! All keys that DeepSpeed knows, and how zprobe treats each key.
 //!
-//! Taken from DeepSpeed 0.18.9 and 0.19.8, including keys that the latter has dropped:
-//! `runtime/constants.py` and `runtime/config.py` for the top level, `runtime/zero/config.py`,
-//! `runtime/zero/offload_config.py`, `runtime/precision_config.py`, `monitor/config.py`,
-//! `comm/config.py` and `compile/config.py` for the sections. A new key is a new row of [`KEYS`].
+//! The keys are those of DeepSpeed 0.18.9 and 0.19.8, including keys that 0.19.8 has dropped: from
+//! `runtime/constants.py` and `runtime/config.py` for the top level, from `runtime/zero/config.py`,
+//! `runtime/zero/offload_config.py`, `runtime/precision_config.py`, `monitor/config.py`, `comm/config.py` and
+//! `compile/config.py` for the sections. A new key is a new row of [`KEYS`].
 
 use super::key::Key;
 use super::key::Neutral::{self, Absent, NothingEnabled};
@@ -15,7 +15,7 @@ use super::key::Shape::{
 /// The newest DeepSpeed release whose keys are in the table.
 pub(super) const RELEASE: &str = "0.19.8";
 
-/// Finds a key by its full path.
+/// Finds a key by its full dotted path.
 pub(super) fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
@@ -25,19 +25,19 @@ pub fn top_level() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|key| key.path).filter(|path| !path.contains('.'))
 }
 
-/// True if DeepSpeed has a key of this full path.
+/// True if DeepSpeed has a key with this full path.
 #[cfg(test)]
 pub(in crate::spec) fn has_key(path: &str) -> bool {
     find(path).is_some()
 }
 
-/// Splits a path into the section that it is in, empty at the top level, and its last part.
+/// Splits a path into its section, which is empty at the top level, and its last part.
 fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('.').unwrap_or(("", path))
 }
 
-/// Suggestion for an unknown key: the full path of a key of the same name in another section, or of
-/// a similar name in the same one.
+/// The suggestion for an unknown key: the full path of a key with the same name in another section, or with a
+/// similar name in the same section.
 pub(super) fn suggestion(path: &str) -> Option<&'static str> {
     let (section, name) = split(path);
     let mut elsewhere = KEYS.iter().filter(|key| split(key.path).1 == name);
@@ -48,13 +48,12 @@ pub(super) fn suggestion(path: &str) -> Option<&'static str> {
     nearest(name, same_section.map(|key| (split(key.path).1, key.path)))
 }
 
-/// The second part of the pair whose first part is most similar to `word`, if any is similar
-/// enough.
+/// Returns the second part of the pair whose first part is most similar to `word`; `None` if no pair is similar enough.
 pub(super) fn nearest<'a>(
     word: &str,
     known: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Option<&'a str> {
-    // A longer word is like none, and a comparison takes time and memory in proportion to both.
+    // A longer word resembles no key, and a comparison takes time and memory in proportion to both lengths.
     const LONGEST: usize = 100;
     known
         .into_iter()
@@ -65,7 +64,7 @@ pub(super) fn nearest<'a>(
         .map(|(meant, _)| meant)
 }
 
-/// The old name of the section `bf16`, read when there is no `bf16` (`get_bfloat16_config` in
+/// The old name of the section `bf16`, which DeepSpeed reads if there is no `bf16` (`get_bfloat16_config` in
 /// `runtime/precision_config.py`).
 pub(super) const OLD_BF16: &str = "bfloat16";
 
@@ -77,21 +76,21 @@ const FALSE: Neutral = Neutral::Bool(false);
 const TRUE: Neutral = Neutral::Bool(true);
 const ONE: Neutral = Neutral::Number(1.0);
 
-const PIECES: &str = "accepted: in which pieces gradients and parameters travel does not change what \
+const PIECES: &str = "accepted: the pieces in which gradients and parameters are sent do not change what \
                       is summed";
 const OWN_DTYPE: &str = "the native engine keeps the whole model in one dtype";
-const SAMPLES: &str = "accepted; it chooses samples, and zprobe's are synthetic";
-const OFFLOAD_PARAM: &str = "the native engine offloads optimizer states, and no parameters";
-const QUANTIZED: &str = "the native engine does not quantize what crosses ranks";
+const SAMPLES: &str = "accepted; this key chooses samples, but zprobe's samples are synthetic";
+const OFFLOAD_PARAM: &str = "the native engine offloads optimizer states, but not parameters";
+const QUANTIZED: &str = "the native engine does not quantize its communication";
 const ALL_RANKS: &str = "the native engine partitions over all ranks";
 
 /// All keys of a DeepSpeed configuration.
 pub(super) const KEYS: &[Key] = &[
-    // Batch size.
+    // Keys for the batch size.
     key("train_batch_size", AtLeast(1), Used),
     key("train_micro_batch_size_per_gpu", AtLeast(1), Used),
     key("gradient_accumulation_steps", AtLeast(1), Used),
-    // What happens to gradients.
+    // Keys for the treatment of gradients.
     key("communication_data_type", Text, Used),
     key("seq_parallel_communication_data_type", Text, Inert),
     key("data_types", Dict, Used),
@@ -101,7 +100,9 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "data_types.keep_in_fp32_modules",
         Free,
-        Noted("accepted; it is about modules of Hugging Face's models, and zprobe's have none"),
+        Noted(
+            "accepted; this key is about modules of Hugging Face's models, and zprobe's models have none",
+        ),
     ),
     key(
         "managed_gradient_accumulation",
@@ -112,12 +113,15 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "prescale_gradients",
         Bool,
-        NotYet(FALSE, "the native engine divides by the number of ranks where DeepSpeed does"),
+        NotYet(
+            FALSE,
+            "the native engine divides by the number of ranks where DeepSpeed does by default",
+        ),
     ),
     key(
         "gradient_predivide_factor",
         Number,
-        NotYet(ONE, "the native engine divides by the number of ranks in one go"),
+        NotYet(ONE, "the native engine divides by the number of ranks in a single division"),
     ),
     key(
         "gradient_allreduce_op",
@@ -126,7 +130,7 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key("sparse_gradients", Bool, NotYet(FALSE, "the native engine reduces dense gradients")),
     key("disable_allgather", Bool, Inert),
-    // Precision.
+    // Keys for the precision.
     key("fp16", Model, Used),
     key("fp16.enabled", Bool, Used),
     key("fp16.auto_cast", Bool, Inert),
@@ -161,7 +165,7 @@ pub(super) const KEYS: &[Key] = &[
     ),
     key("amp", Free, NotYet(NothingEnabled, "the native engine has no Apex AMP")),
     key("torch_autocast", Free, NotYet(NothingEnabled, "the native engine has no autocast")),
-    // ZeRO.
+    // Keys for ZeRO.
     key("zero_optimization", ModelOrBool, Used),
     key("zero_optimization.stage", Whole, Used),
     key("zero_optimization.reduce_bucket_size", AtLeast(0), Used),
@@ -178,7 +182,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "zero_optimization.parameter_alignment",
         Bool,
-        NotYet(FALSE, "the native engine puts parameters side by side, without padding"),
+        NotYet(FALSE, "the native engine puts parameters next to each other, without padding"),
     ),
     key("zero_optimization.allgather_bucket_size", AtLeast(0), Used),
     key(
@@ -189,7 +193,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "zero_optimization.legacy_stage1",
         Bool,
-        NotYet(FALSE, "DeepSpeed itself refuses it from 0.5.9 on"),
+        NotYet(FALSE, "DeepSpeed itself refuses this key from 0.5.9 on"),
     ),
     key("zero_optimization.offload_optimizer", Model, Used),
     key("zero_optimization.offload_optimizer.device", OneOf(&["none", "cpu", "nvme"]), Used),
@@ -221,7 +225,7 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.offload_param.buffer_size", AtLeast(0), Inert),
     key("zero_optimization.offload_param.max_in_cpu", AtLeast(0), Inert),
     key("zero_optimization.offload_param.pin_memory", Bool, Inert),
-    // Deprecated, and still read: offload_optimizer and offload_param with the device cpu.
+    // Deprecated keys that DeepSpeed still reads, as offload_optimizer and offload_param with the device cpu.
     key("zero_optimization.cpu_offload", Bool, Used),
     key("zero_optimization.cpu_offload_param", Bool, NotYet(FALSE, OFFLOAD_PARAM)),
     key("zero_optimization.cpu_offload_use_pin_memory", Bool, Inert),
@@ -247,7 +251,7 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.override_module_apply", Bool, Inert),
     key("zero_optimization.save_muon_momentum_buffer_in_memory", Bool, Inert),
     key("zero_optimization.leaf_module", Free, Inert),
-    // Keys of stage 3 alone, under their names and under pydantic's aliases.
+    // Keys that only stage 3 uses, under their names and under pydantic's aliases.
     key("zero_optimization.sub_group_size", AtLeast(0), Inert),
     key("zero_optimization.prefetch_bucket_size", AtLeast(0), Inert),
     key("zero_optimization.stage3_prefetch_bucket_size", AtLeast(0), Inert),
@@ -268,11 +272,11 @@ pub(super) const KEYS: &[Key] = &[
     key("zero_optimization.gather_16bit_weights_on_model_save", Bool, Inert),
     key("zero_optimization.stage3_gather_16bit_weights_on_model_save", Bool, Inert),
     key("zero_optimization.stage3_gather_fp16_weights_on_model_save", Bool, Inert),
-    // Read only beside the boolean form of zero_optimization.
+    // DeepSpeed reads this key only if zero_optimization is a boolean.
     key("allgather_size", AtLeast(0), Used),
     key("zero_allow_untested_optimizer", Bool, Inert),
     key("zero_force_ds_cpu_optimizer", Bool, Inert),
-    // Optimizer. Its params are read by `super::optimizer`.
+    // Keys for the optimizer, whose params `super::optimizer` reads.
     key("optimizer", Dict, Used),
     key("optimizer.type", Text, Used),
     key("optimizer.params", Free, Used),
@@ -289,7 +293,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "elasticity",
         Free,
-        NotYet(NothingEnabled, "it would replace the file's batch sizes by its own"),
+        NotYet(NothingEnabled, "elasticity would replace the file's batch sizes by its own"),
     ),
     key(
         "progressive_layer_drop",
@@ -301,7 +305,7 @@ pub(super) const KEYS: &[Key] = &[
         Free,
         NotYet(NothingEnabled, "the native engine neither quantizes nor prunes its model"),
     ),
-    // No longer read by this release; files written for earlier ones still have it.
+    // This release no longer reads the key, but files written for earlier releases still have it.
     key(
         "quantize_training",
         Free,
@@ -333,7 +337,9 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "pipeline",
         Free,
-        Noted("accepted; it takes effect in a PipelineModule only, and zprobe's model is not one"),
+        Noted(
+            "accepted; this key takes effect only in a PipelineModule, and zprobe's model is not one",
+        ),
     ),
     key("sparse_attention", Free, Noted("accepted; zprobe's synthetic models have no attention")),
     key("curriculum_learning", Free, Noted(SAMPLES)),
@@ -364,7 +370,7 @@ pub(super) const KEYS: &[Key] = &[
     key("compile.keep_all_input_tensors", Bool, Inert),
     key("compile.passes", Free, Inert),
     key("graph_harvesting", Bool, Inert),
-    // Monitoring, saving and loading.
+    // Keys for monitoring, saving and loading.
     key("steps_per_print", Number, Inert),
     key("wall_clock_breakdown", Bool, Inert),
     key("memory_breakdown", Bool, Inert),

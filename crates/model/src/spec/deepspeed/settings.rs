@@ -1,4 +1,4 @@
-//! Settings of the run as a file gives them, with DeepSpeed's defaults for keys that it leaves out.
+//! The settings of a run as a DeepSpeed file gives them, with DeepSpeed's defaults for keys that the file leaves out.
 
 use crate::spec::settings::{Setting as _, TABLE};
 use crate::spec::{Dtype, Invalid, LossScale, Offload, Optimizer, SpecRequest};
@@ -10,15 +10,14 @@ use super::native::refuses;
 use super::optimizer;
 use super::registry::OLD_BF16;
 
-/// `reduce_bucket_size` and `allgather_bucket_size` where a file does not set them
-/// (`DeepSpeedZeroConfig` in `runtime/zero/config.py`).
+/// DeepSpeed's default for `reduce_bucket_size` and `allgather_bucket_size` (`DeepSpeedZeroConfig` in
+/// `runtime/zero/config.py`).
 const DEFAULT_BUCKET: usize = 500_000_000;
 
-/// `initial_scale_power` where a file does not set it (`DeepSpeedFP16Config` in
-/// `runtime/precision_config.py`).
+/// DeepSpeed's default for `initial_scale_power` (`DeepSpeedFP16Config` in `runtime/precision_config.py`).
 const DEFAULT_POWER: u32 = 16;
 
-/// Exponent of the largest power of two that fp32 holds.
+/// The exponent of the largest power of two that fp32 holds.
 pub(super) const MOST_POWER: u32 = 127;
 
 /// A value that the file sets, with the position of its key.
@@ -28,54 +27,54 @@ pub(super) struct Set<T> {
     pub spot: Spot,
 }
 
-/// Settings of the run as a file gives them.
+/// The settings of a run as a DeepSpeed file gives them.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// `train_batch_size`
+    /// The value of `train_batch_size`.
     pub train: Option<Set<usize>>,
-    /// `train_micro_batch_size_per_gpu`
+    /// The value of `train_micro_batch_size_per_gpu`.
     pub micro: Option<Set<usize>>,
-    /// `gradient_accumulation_steps`
+    /// The value of `gradient_accumulation_steps`.
     pub accumulation: Option<Set<usize>>,
     /// True if one of the three batch sizes is `"auto"`.
     pub batch_is_auto: bool,
-    /// ZeRO stage; 0 without the section, `None` when it is left to `"auto"` or wrong.
+    /// The ZeRO stage; 0 without the section, `None` if the file leaves it to `"auto"` or gives a wrong value.
     pub stage: Option<u8>,
-    /// The model's dtype; `None` when it is left to `"auto"`.
+    /// The model's dtype; `None` if the file leaves it to `"auto"`.
     pub dtype: Option<Dtype>,
-    /// `data_types.grad_accum_dtype`
+    /// The value of `data_types.grad_accum_dtype`.
     pub grad_accum_dtype: Option<Set<Dtype>>,
-    /// `communication_data_type`
+    /// The value of `communication_data_type`.
     pub comm_dtype: Option<Dtype>,
-    /// `zero_optimization.reduce_bucket_size`; `None` when it is left to `"auto"`.
+    /// The value of `zero_optimization.reduce_bucket_size`; `None` if the file leaves it to `"auto"`.
     pub reduce_bucket_size: Option<usize>,
-    /// Position of `zero_optimization.reduce_bucket_size`, if the file sets it.
+    /// The position of `zero_optimization.reduce_bucket_size`, if the file sets it.
     pub reduce_bucket_spot: Option<Spot>,
-    /// `zero_optimization.allgather_bucket_size`; `None` when it is left to `"auto"`.
+    /// The value of `zero_optimization.allgather_bucket_size`; `None` if the file leaves it to `"auto"`.
     pub allgather_bucket_size: Option<usize>,
-    /// `zero_optimization.overlap_comm`
+    /// The value of `zero_optimization.overlap_comm`.
     pub overlap_comm: Option<Set<bool>>,
-    /// `zero_optimization.contiguous_gradients`
+    /// The value of `zero_optimization.contiguous_gradients`.
     pub contiguous_gradients: Option<Set<bool>>,
-    /// `zero_optimization.reduce_scatter`
+    /// The value of `zero_optimization.reduce_scatter`.
     pub reduce_scatter: Option<Set<bool>>,
-    /// `zero_optimization.offload_optimizer.device`; `None` for no offload.
+    /// The value of `zero_optimization.offload_optimizer.device`; `None` for no offload.
     pub offload: Option<Set<Offload>>,
-    /// `gradient_clipping`
+    /// The value of `gradient_clipping`.
     pub gradient_clipping: Option<f64>,
-    /// `fp16.loss_scale`; `None` for a dynamic scale.
+    /// The value of `fp16.loss_scale`; `None` for a dynamic scale.
     pub static_scale: Option<Set<f64>>,
-    /// `fp16.initial_scale_power`
+    /// The value of `fp16.initial_scale_power`.
     pub initial_scale_power: Option<Set<i64>>,
-    /// Keys that change the adjustment of a dynamic scale.
+    /// The keys that change how a dynamic scale is adjusted.
     pub scale_moves: Vec<Spot>,
-    /// `optimizer`; `None` when the caller passes one to DeepSpeed.
+    /// The optimizer of the section `optimizer`; `None` if the caller passes an optimizer to DeepSpeed.
     pub optimizer: Option<Optimizer>,
 }
 
 impl Settings {
-    /// Reads the settings that zprobe uses. Values of the wrong type have been reported already and
-    /// count as not set.
+    /// Reads the settings that zprobe uses. Values of the wrong type count as not set, because they have already
+    /// been reported.
     pub(super) fn read(top: &[Member], checked: &mut Checked) -> Settings {
         let batch = |key| set_whole(top, key);
         let is_auto = |key| member(top, key).is_some_and(|member| member.value.is_auto());
@@ -115,7 +114,7 @@ impl Settings {
         }
     }
 
-    /// Scale of an fp16 model's loss; `None` for one that is below 1 or that fp32 does not hold.
+    /// The scale of an fp16 model's loss; `None` for a scale that is below 1 or that fp32 does not hold.
     pub(super) fn loss_scale(&self) -> Option<LossScale> {
         if let Some(set) = &self.static_scale {
             return Some(LossScale::Static { scale: set.value });
@@ -128,7 +127,7 @@ impl Settings {
     }
 }
 
-/// The members of a section; none when the file does not have it.
+/// The members of a section; empty if the file does not have the section.
 fn section<'a>(members: &'a [Member], key: &str) -> &'a [Member] {
     match member(members, key) {
         Some(Member { value: Json::Object(members), .. }) => members,
@@ -153,7 +152,7 @@ fn stage(top: &[Member], checked: &mut Checked) -> Option<u8> {
             remarks.push(Remark {
                 spots: vec![zero.spot.clone()],
                 text: format!(
-                    "a boolean is the old way to say {{\"stage\": {stage}}}, and read as that"
+                    "a boolean is the old form of {{\"stage\": {stage}}}, and is read as such"
                 ),
             });
             Some(stage)
@@ -165,20 +164,20 @@ fn stage(top: &[Member], checked: &mut Checked) -> Option<u8> {
             match set.value.as_whole()? {
                 stage @ 0..=3 => Some(stage as u8),
                 stage => {
-                    let text = format!("{stage} is not a ZeRO stage; they are 0, 1, 2 and 3");
+                    let text = format!("{stage} is not a ZeRO stage; use 0, 1, 2 or 3");
                     problems.push(Problem::mistake(vec![set.spot.clone()], text));
                     None
                 }
             }
         }
         None | Some((_, Json::Null)) => Some(0),
-        // A value of a wrong type has been reported already.
+        // A value of a wrong type has already been reported.
         Some(_) => None,
     }
 }
 
-/// The model's dtype, as found by `DeepSpeedEngine.get_data_types` in `runtime/engine.py`, with the
-/// assertion of `DeepSpeedConfig._initialize_params`.
+/// The model's dtype, as in `DeepSpeedEngine.get_data_types` (`runtime/engine.py`), with the assertion of
+/// `DeepSpeedConfig._initialize_params`.
 fn dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
     let fp16 = member(section(top, "fp16"), "enabled");
     let bf16_section = match member(top, "bf16") {
@@ -191,7 +190,7 @@ fn dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
         (Some(bf16), Some(fp16)) => {
             problems.push(Problem::mistake(
                 vec![bf16.spot, fp16.spot],
-                "both are enabled, and DeepSpeed trains in one of them; disable the other",
+                "bf16 and fp16 are both enabled, but DeepSpeed trains in one of them; disable the other",
             ));
             Some(Dtype::Bf16)
         }
@@ -202,7 +201,7 @@ fn dtype(top: &[Member], problems: &mut Vec<Problem>) -> Option<Dtype> {
     }
 }
 
-/// The accumulation dtype, by the names of `DtypeEnum` in `runtime/config.py`.
+/// The accumulation dtype, with the names of `DtypeEnum` in `runtime/config.py`.
 fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Option<Set<Dtype>> {
     let set = member(data_types, "grad_accum_dtype").filter(|set| !set.value.is_auto())?;
     let Json::Text(name) = &set.value else { return None };
@@ -213,7 +212,7 @@ fn grad_accum_dtype(data_types: &[Member], problems: &mut Vec<Problem>) -> Optio
         "torch.float16" | "fp16" | "float16" | "half" => Dtype::Fp16,
         "torch.int8" | "int8" => {
             let text =
-                "int8 is not there yet: the native engine accumulates in bf16, fp16 and fp32";
+                "int8 is not supported yet: the native engine accumulates in bf16, fp16 and fp32";
             problems.push(Problem::not_yet(vec![spot], Some(TABLE.grad_accum_dtype.flag()), text));
             return None;
         }
@@ -244,7 +243,7 @@ fn unknown_dtype(name: &str) -> String {
     )
 }
 
-/// A boolean that the file sets.
+/// The value of a key, if the file sets it to a boolean.
 fn switch(section: &[Member], key: &str) -> Option<Set<bool>> {
     match member(section, key)? {
         Member { value: Json::Bool(value), spot, .. } => {
@@ -254,19 +253,19 @@ fn switch(section: &[Member], key: &str) -> Option<Set<bool>> {
     }
 }
 
-/// A number that the file sets, 0 or more.
+/// The value of a key, if the file sets it to a number that is 0 or more.
 fn number(section: &[Member], key: &str) -> Option<f64> {
     member(section, key)?.value.as_non_negative()
 }
 
-/// `fp16.loss_scale`; `None` for 0, which asks for a dynamic scale.
+/// The value of `fp16.loss_scale`; `None` for 0, which asks for a dynamic scale.
 fn static_scale(fp16: &[Member]) -> Option<Set<f64>> {
     let value = number(fp16, "loss_scale").filter(|&scale| scale > 0.0)?;
     Some(Set { value, spot: member(fp16, "loss_scale")?.spot.clone() })
 }
 
-/// The all-gather bucket size; beside the boolean form of `zero_optimization` it is a key of the
-/// top level (`read_zero_config_deprecated` in `runtime/zero/config.py`).
+/// The key for the all-gather bucket size. If `zero_optimization` is a boolean, it is a top-level key
+/// (`read_zero_config_deprecated` in `runtime/zero/config.py`).
 fn allgather_bucket_size<'a>(top: &'a [Member], zero: &'a [Member]) -> Option<&'a Member> {
     match member(top, "zero_optimization")?.value {
         Json::Bool(true) => member(top, "allgather_size"),
@@ -274,7 +273,7 @@ fn allgather_bucket_size<'a>(top: &'a [Member], zero: &'a [Member]) -> Option<&'
     }
 }
 
-/// The offload of optimizer states: `offload_optimizer`, or the older `cpu_offload`
+/// The offload of optimizer states, from `offload_optimizer` or the older `cpu_offload`
 /// (`DeepSpeedConfigModel._process_deprecated_field` in `runtime/config_utils.py`).
 fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
     let Checked { problems, remarks, .. } = checked;
@@ -284,8 +283,8 @@ fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
         if let Some(new) = new {
             problems.push(Problem::mistake(
                 vec![spot, new.spot.clone()],
-                "the former is the old name of the latter, and DeepSpeed refuses to start with \
-                 both; remove the former",
+                "cpu_offload is the old name of offload_optimizer, and DeepSpeed refuses to start with \
+                 both; remove cpu_offload",
             ));
             return None;
         }
@@ -293,8 +292,8 @@ fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
         remarks.push(Remark {
             spots: vec![spot.clone()],
             text: format!(
-                "the old way to say \"offload_optimizer\": {{\"device\": \"{device}\"}}, and read \
-                 as that"
+                "the old form of \"offload_optimizer\": {{\"device\": \"{device}\"}}, and is read \
+                 as such"
             ),
         });
         return if value { cpu(&spot) } else { None };
@@ -306,8 +305,8 @@ fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
             problems.push(Problem::not_yet(
                 vec![set.spot.clone()],
                 Some(TABLE.offload.flag()),
-                "\"nvme\" is not there yet: the native engine offloads to the host's memory; pass \
-                 --offload cpu to run the rest of the file with it",
+                "\"nvme\" is not supported yet: the native engine offloads to the host's memory; pass \
+                 --offload cpu to run the rest of the file that way",
             ));
             None
         }
@@ -315,14 +314,13 @@ fn offload(zero: &[Member], checked: &mut Checked) -> Option<Set<Offload>> {
     }
 }
 
-/// A whole number that the file sets.
+/// The value of a key, if the file sets it to a whole number.
 fn whole(section: &[Member], key: &str) -> Option<Set<i64>> {
     let member = member(section, key)?;
     Some(Set { value: member.value.as_whole()?, spot: member.spot.clone() })
 }
 
-/// Keys that make a dynamic scale move otherwise than by DeepSpeed's defaults, which the native
-/// engine follows.
+/// The keys that make a dynamic scale move differently from DeepSpeed's defaults, which the native engine follows.
 fn scale_moves(fp16: &[Member]) -> Vec<Spot> {
     let moves_otherwise = |set: &&Member| {
         let is_other = |default| set.value.as_number().is_some_and(|number| number != default);
@@ -349,8 +347,8 @@ fn bucket_size(
     match set.value.as_whole() {
         Some(0) => {
             let text = format!(
-                "a bucket of 0 elements is not there yet; set it to 1 in a copy of the file for the \
-                 smallest pieces there are, or pass {flag}"
+                "a bucket of 0 elements is not supported yet; set it to 1 in a copy of the file for the \
+                 smallest possible pieces, or pass {flag}"
             );
             problems.push(Problem::not_yet(vec![set.spot.clone()], Some(flag), text));
             None
@@ -360,7 +358,7 @@ fn bucket_size(
     }
 }
 
-/// True if the native engine lacks accumulation in `accum` for a model in `dtype`.
+/// True if the native engine does not support accumulation in `accum` for a model in `dtype`.
 pub(super) fn lacks_accumulation(dtype: Dtype, accum: Dtype) -> bool {
     let request =
         SpecRequest { dtype: Some(dtype), grad_accum_dtype: Some(accum), ..SpecRequest::default() };

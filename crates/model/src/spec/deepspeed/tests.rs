@@ -1,4 +1,4 @@
-//! Tests with files as people write them, and the messages about them.
+//! Tests with DeepSpeed files as people write them, and of the messages about these files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -74,7 +74,7 @@ fn stage_2_with_fp16_offload_and_overlap_is_run_as_it_stands() {
     assert_eq!(spec.overlap_comm(), Some(true));
     assert_eq!((spec.contiguous_gradients(), spec.reduce_scatter()), (Some(true), Some(true)));
     assert_eq!(spec.gradient_clipping, 0.0);
-    // Two codes of 1 add up to 2, and 2^15 times that is more than fp16 holds.
+    // Two codes of 1 add up to 2, and 2^15 times 2 is more than fp16 holds.
     assert_eq!(spec.loss_scale, LossScale::Dynamic { initial_power: 14 });
 }
 
@@ -101,7 +101,7 @@ fn stage_0_has_no_buckets_that_a_file_could_be_about() {
     assert_eq!((spec.stage, spec.offload, spec.gradient_clipping), (0, Offload::None, 0.5));
     assert_eq!((spec.overlap_comm(), spec.contiguous_gradients()), (Some(false), Some(true)));
     insta::assert_snapshot!("stage_0_ignores", told(text, SpecRequest::default()));
-    // The section has a bearing on the stage that a flag asks for.
+    // In the stage that a flag asks for, the section takes effect.
     let staged = SpecRequest { stage: Some(3), ..SpecRequest::default() };
     let request = applied(text, staged);
     assert_eq!((request.offload, request.overlap_comm), (Some(Offload::Cpu), Some(true)));
@@ -114,7 +114,7 @@ fn what_the_accumulator_ignores_of_a_file_it_refuses_as_a_flag() {
     let overlapping = SpecRequest { overlap_comm: Some(true), ..SpecRequest::default() };
     let error = applied(&text, overlapping.clone()).resolve().expect_err("a flag");
     assert!(error.to_string().starts_with("--overlap-comm: "), "{error}");
-    // With buckets, the file's settings count but for what the flag says.
+    // With buckets, the file's settings apply, except for those that flags set.
     let bucketed = SpecRequest {
         dataflow: Some(Dataflow::IpgBucket),
         overlap_comm: Some(false),
@@ -122,7 +122,7 @@ fn what_the_accumulator_ignores_of_a_file_it_refuses_as_a_flag() {
     };
     let spec = applied(&text, bucketed).resolve().expect("a run");
     assert_eq!((spec.overlap_comm(), spec.reduce_scatter()), (Some(false), Some(true)));
-    // So they do where states are offloaded, which BF16_Optimizer cannot.
+    // The file's settings also apply with offload, which BF16_Optimizer does not support.
     let offloaded = SpecRequest { offload: Some(Offload::Cpu), ..SpecRequest::default() };
     let spec = applied(&text, offloaded).resolve().expect("a run");
     assert_eq!((spec.dataflow(), spec.overlap_comm()), (Some(Dataflow::IpgBucket), Some(true)));
@@ -155,7 +155,7 @@ fn loss_scales() {
     let low = file(r#", "loss_scale": 0, "initial_scale_power": 3"#);
     assert_eq!(resolved(&low).loss_scale, LossScale::Dynamic { initial_power: 3 });
     assert!(!told(&low, SpecRequest::default()).contains("scale"));
-    // A flag takes the decision away from the file, and with it the note.
+    // A flag overrides the file's loss scale, so there is no note about it.
     let chosen = SpecRequest { loss_scale: Some(LossScale::DEFAULT), ..SpecRequest::default() };
     assert_eq!(applied(&file(""), chosen.clone()).loss_scale, Some(LossScale::DEFAULT));
     assert!(!told(&file(""), chosen).contains("scale"));
@@ -163,10 +163,10 @@ fn loss_scales() {
     let dense = SpecRequest { model: Some(Model::Mlp), ..SpecRequest::default() };
     let request = applied(&file(""), dense);
     assert_eq!(request.loss_scale, Some(LossScale::Dynamic { initial_power: 16 }));
-    // No fp16, no scale.
+    // Without fp16 there is no loss scale.
     let bf16 = SpecRequest { dtype: Some(Dtype::Bf16), ..SpecRequest::default() };
     assert_eq!(applied(&file(""), bf16).loss_scale, None);
-    // A static scale stays too large, or no power of two; the key is named.
+    // A static scale that is too large, or not a power of two, is refused by the name of its key.
     for (scale, reason) in
         [("65536", "fp16 cannot hold"), ("1e308", "powers of two"), ("3", "powers")]
     {
@@ -208,7 +208,7 @@ fn what_healthy_files_are_told() {
 fn comments_bare_keys_and_loose_commas_are_no_surprise() {
     let text = fixture("commented.json");
     let spec = resolved(&text);
-    // 12 = 2 × 3 × 2 ranks.
+    // The batch size of 12 is 2 samples × 3 microbatches × 2 ranks.
     assert_eq!((spec.world_size, spec.gradient_accumulation_steps), (2, 3));
     assert_eq!(spec.reduce_bucket_size, 500_000_000);
     let adamw = Optimizer::Adamw { lr: 3e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.01 };
@@ -254,7 +254,7 @@ fn the_installed_engine_judges_keys_that_zprobe_does_not_know() {
     assert_eq!(told(Some(Engine::Ddp)), told(None), "DDP does not read the file");
     let spec = applied(text, asked(Some(Engine::DeepSpeed))).resolve().expect("a run");
     let config = spec.deepspeed_config().expect("a configuration");
-    // Only where DeepSpeed's framework would fill it in, "auto" is nothing to DeepSpeed.
+    // DeepSpeed gets no "auto" that its calling framework would fill in; it gets any other "auto".
     let expected = serde_json::json!({"mode": "auto", "depth": [1]});
     assert_eq!(config["house_rules"], expected);
     assert_eq!(config["zero_optimization.stage"], 2);
@@ -284,7 +284,7 @@ fn keys_of_newer_releases_are_known() {
     assert_eq!(config["data_types"]["keep_in_fp32_modules"], "auto", "DeepSpeed's own word");
 }
 
-/// The members of a text as DeepSpeed is handed them.
+/// The members of a text, as DeepSpeed gets them.
 fn content(text: &str) -> Value {
     let members =
         hjson::parse(text, &mut Vec::new()).unwrap_or_else(|problem| panic!("{problem:?}"));
@@ -293,7 +293,7 @@ fn content(text: &str) -> Value {
 
 #[test]
 fn a_file_says_what_pythons_hjson_reads_in_it() {
-    // Each second one is what `hjson.loads` of hjson 3.1.0 makes of the first.
+    // The second text of each pair is the output of `hjson.loads` of hjson 3.1.0 for the first.
     let read = [
         ("# head\n{ a: 1 # one\n  b: 2 // two\n /* three */ c: 3 }", r#"{"a": 1, "b": 2, "c": 3}"#),
         (
@@ -361,7 +361,7 @@ fn a_file_that_is_no_configuration_is_not_read_to_its_end() {
     assert!(error.ends_with("is this another file?"), "{error}");
 }
 
-/// The complaint about a file with this value of a key.
+/// The error about a file in which `key` has this value.
 fn refused(key: &str, value: &str) -> String {
     let text = format!("{{\n\"train_micro_batch_size_per_gpu\": 1,\n\"{key}\": {value}\n}}");
     told(&text, SpecRequest::default())
@@ -378,7 +378,7 @@ fn numbers_that_are_not_finite_or_too_large_are_refused_as_such() {
     }
     for value in ["99999999999999999999999", "18446744073709551616", "1e18"] {
         let said = refused("train_batch_size", value);
-        assert!(said.ends_with("; the largest that is taken is 9007199254740992"), "{said}");
+        assert!(said.ends_with("; the largest accepted number is 9007199254740992"), "{said}");
         assert!(!said.contains('"'), "{said}");
         let said = refused("gradient_clipping", value);
         assert!(!said.contains("must be"), "{said}");
@@ -417,16 +417,16 @@ fn flags_settle_what_the_file_asks_for_in_vain() {
 fn another_engine_may_have_what_the_native_one_lacks() {
     let request = SpecRequest {
         engine: Some(Engine::DeepSpeed),
-        // No engine runs the file's own.
+        // No engine runs the optimizer of the file.
         optimizer: Some(Optimizer::EXACT_SGD),
         ..SpecRequest::default()
     };
     let request = applied(&fixture("broken/not_there_yet.json"), request);
     assert_eq!(request.stage, Some(3));
-    // 32 samples in one microbatch over 2 ranks.
+    // The batch of 32 samples is one microbatch on each of 2 ranks.
     assert_eq!(request.micro_batch_size, Some(16));
     assert_eq!(request.gradient_accumulation_steps, Some(1));
-    // What DeepSpeed makes of the rest is its own business.
+    // All other settings of the file are left to DeepSpeed.
     assert_eq!((request.overlap_comm, request.allgather_bucket_size), (None, None));
     for engine in [Engine::Ddp, Engine::Fsdp2] {
         let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
@@ -573,15 +573,15 @@ fn batch_sizes_and_flags() {
         gradient_accumulation_steps,
         ..SpecRequest::default()
     };
-    // The file's own arithmetic gives the world size, unless a flag does.
+    // The world size follows from the file's batch sizes, unless a flag gives it.
     let four_ranks = all_three.replace("\"train_batch_size\": 32", "\"train_batch_size\": 64");
     assert_eq!(applied(&four_ranks, with(None, None)).world_size, Some(4));
-    // --ga puts train_batch_size aside.
+    // --ga overrides train_batch_size.
     let request = applied(&four_ranks, with(None, Some(3)));
     assert_eq!(request.world_size, Some(2));
     assert_eq!(request.gradient_accumulation_steps, Some(3));
     assert_eq!(request.micro_batch_size, Some(4));
-    // Zero is refused where flags are.
+    // A flag with the value 0 is refused when the request is resolved.
     assert!(applied(&all_three, with(Some(0), None)).resolve().is_err());
 
     insta::assert_snapshot!("batch_and_world_size_flag", told(&all_three, with(Some(3), None)));
@@ -631,7 +631,7 @@ proptest! {
     }
 }
 
-/// Something to put in a token's place, or nothing for a token from elsewhere in the file.
+/// A text that replaces a token; `None` to insert a token from elsewhere in the file.
 fn mutation() -> impl Strategy<Value = Option<&'static str>> {
     prop::option::of(prop::sample::select(vec![
         "",

@@ -1,9 +1,9 @@
-//! The settings of a run: each is one row of the table, and everything else follows from that.
+//! The settings of a run: each setting is one row of the table, and everything else follows from the row.
 //!
-//! Of a row are made: the field of [`SpecRequest`], the flag of `zprobe run` with its environment
-//! variable, its line of the help and its key in configuration files and probes, the refusal where the
-//! engine does not have it, its key in DeepSpeed's configuration, its words in the command that repeats
-//! a run, and what a search for the smallest configuration does with it.
+//! The following are made from a row: the field of [`SpecRequest`]; the flag of `zprobe run` with its environment
+//! variable and its line of the help; the key in configuration files and probes; the refusal by engines that lack
+//! the setting; the key in DeepSpeed's configuration; the words in the command that repeats a run; and the
+//! treatment by the search for the smallest configuration.
 
 mod row;
 mod table;
@@ -42,18 +42,17 @@ impl FromArgMatches for SpecRequest {
     }
 }
 
-/// True if a request sets the setting with this flag.
+/// True if a request sets the setting that has this flag.
 pub(super) fn is_asked(flag: &str, request: &SpecRequest) -> bool {
     ALL.iter().any(|setting| setting.flag() == flag && setting.is_set(request))
 }
 
-/// `--timeout` of a command that makes many runs, passed on to each of them.
+/// The `--timeout` of a command that makes many runs, passed on to each run.
 #[derive(Clone, Debug, Default)]
 pub struct Timeout(Option<u64>);
 
 impl Timeout {
-    /// The command-line words that pass the timeout on to a run; empty where the engine's default
-    /// applies.
+    /// The command-line words that pass the timeout on to a run; empty if the engine's default applies.
     pub fn arguments(&self) -> Vec<String> {
         SpecRequest { timeout_s: self.0, ..SpecRequest::default() }.arguments()
     }
@@ -85,7 +84,7 @@ impl FromArgMatches for Timeout {
     }
 }
 
-/// The settings that place the ranks of a run, and none of those about training.
+/// The settings that place the ranks of a run, without those about training.
 #[derive(Clone, Debug, Default)]
 pub struct Placing(pub SpecRequest);
 

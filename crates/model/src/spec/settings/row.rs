@@ -1,4 +1,5 @@
-//! Definition of a setting: a [`Row`] of the table, and the same without its type, a [`Setting`].
+//! The definition of a setting: a [`Row`] of the table, and a [`Setting`], which is a row without the type of its
+//! value.
 
 use clap::{Arg, ArgMatches};
 use serde_json::{Map, Value as Json};
@@ -8,91 +9,89 @@ use super::value::{Slot, Value as _};
 use crate::spec::deepspeed::put;
 use crate::spec::{DeepSpeedFile, Engine, Invalid, RunSpec};
 
-/// A row of the table. `S` is the field of [`SpecRequest`].
+/// A row of the table. `S` is the type of the field in [`SpecRequest`].
 pub struct Row<S: Slot> {
-    /// The flag, with the dashes.
+    /// The flag, with its dashes.
     pub(super) flag: &'static str,
-    /// The line of the help.
+    /// The help text of the flag.
     pub(super) help: &'static str,
-    /// The field of a request.
+    /// Returns the field of a request.
     pub(super) slot: fn(&SpecRequest) -> &S,
-    /// The field of a request, mutably.
+    /// Returns the field of a request, mutably.
     pub(super) slot_mut: fn(&mut SpecRequest) -> &mut S,
     /// Another long name of the flag; empty for none.
     pub(super) alias: &'static str,
-    /// The section of the help.
+    /// The section of the help that lists the flag.
     pub(super) heading: &'static str,
-    /// Placeholder of the value in the help; empty for the flag's name.
+    /// The placeholder of the value in the help; empty for the flag's name.
     pub(super) placeholder: &'static str,
     /// The engines that have the setting.
     pub(super) engines: &'static [Engine],
-    /// Advice for engines without the setting; empty for the advice to choose an engine that has
-    /// it.
+    /// The advice for engines without the setting; empty for the advice to choose an engine that has the setting.
     pub(super) advice: &'static str,
     /// Returns true for values that every engine accepts.
     pub(super) harmless: fn(&S::Item) -> bool,
-    /// The default, where it depends on nothing but the engine.
+    /// The default, if it depends only on the engine.
     pub(super) default: Option<fn(Engine) -> S::Item>,
-    /// The default in words, where no single value expresses it.
+    /// The default in words, if no single value expresses it.
     pub(super) default_words: &'static str,
     /// Refuses values that are invalid for every engine.
     pub(super) check: fn(&'static str, &S::Item) -> Result<(), Invalid>,
-    /// Reader of the words of the command line, where not all of them are values.
+    /// Reads the words of the command line, if some of them are not values.
     pub(super) words: Option<Words>,
-    /// The place in a DeepSpeed file.
+    /// The place of the setting in a DeepSpeed file.
     pub(super) key: Key<S::Item>,
-    /// The value in a complete specification. A specification for DeepSpeed holds it in the
-    /// DeepSpeed configuration instead, where that has a key for it.
+    /// Returns the value in a complete specification. A specification for DeepSpeed holds the value in the
+    /// DeepSpeed configuration instead, if that has a key for the setting.
     pub(super) said: fn(&RunSpec) -> S,
-    /// True if the command that repeats a run names the setting even where it has its default.
+    /// True if the command that repeats a run states the setting even if it has its default.
     pub(super) always_said: bool,
-    /// Treatment of the setting by the search for the smallest configuration.
+    /// How the search for the smallest configuration treats the setting.
     pub(super) reduction: Reduction,
-    /// Subject of the setting.
+    /// What the setting is about: the content of a run, or its execution.
     pub(super) about: About,
 }
 
 /// Reads a word of the command line into a request.
 pub(super) type Words = fn(&str, &mut SpecRequest) -> Result<(), String>;
 
-/// Puts a value into a DeepSpeed file.
+/// Writes a value into a DeepSpeed file.
 pub(super) type Write<T> = fn(&mut Map<String, Json>, &T);
 
 /// The place of a setting in a DeepSpeed file.
 pub(super) enum Key<T> {
-    /// No place: DeepSpeed has no key for the setting.
+    /// No place, because DeepSpeed has no key for the setting.
     None,
-    /// At this dotted path, from which a run of DeepSpeed takes the value.
+    /// The dotted path from which a run of DeepSpeed takes the value.
     At(&'static str),
-    /// At this dotted path; the specification has it only if a flag asked for it.
+    /// A dotted path; the specification has the value only if a flag asked for it.
     AskedAt(&'static str),
-    /// At this dotted path of every file that DeepSpeed is given, whether or not a flag asked for
-    /// it.
+    /// A dotted path in every file that DeepSpeed gets, whether or not a flag asked for the value.
     AlwaysAt(&'static str),
-    /// At the dotted path that the value itself names.
+    /// The dotted path that the value itself names.
     Anywhere(Write<T>),
-    /// At several dotted paths, with their names and the function that sets them.
+    /// Several dotted paths: their names, and the function that writes the value to them.
     Written(&'static str, Write<T>),
 }
 
-/// Treatment of a setting by the search for the smallest configuration.
+/// How the search for the smallest configuration treats a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// The setting is left out.
+    /// The search tries to leave out the setting.
     LeaveOut,
-    /// The setting stays: without it the configuration is another one rather than a smaller one.
+    /// The setting stays, because without it the configuration would be a different one rather than a smaller one.
     Keep,
-    /// The setting stays even where it has its default, because the default depends on the machine.
+    /// The setting stays even if it has its default, because the default depends on the machine.
     KeepAlways,
 }
 
-/// Subject of a setting.
+/// What a setting is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     /// The content of a run.
     What,
-    /// The execution of a run, or its engine: a probe states that elsewhere, or leaves it to the
-    /// command that runs it.
+    /// The execution of a run, or its engine: a probe states these elsewhere, or leaves them to the command that
+    /// runs the probe.
     How,
 }
 
@@ -127,7 +126,7 @@ impl<S: Slot> Row<S> {
         }
     }
 
-    /// The default in words: that of the native engine, and defaults of other engines that differ.
+    /// The default in words: that of the native engine, and the defaults of other engines if they differ.
     fn default_in_words(&self) -> Option<String> {
         if !self.default_words.is_empty() {
             return Some(self.default_words.to_owned());
@@ -162,7 +161,7 @@ impl<S: Slot> Row<S> {
                 let names: Vec<&str> = several.iter().map(|it| it.name()).collect();
                 let names = names.join(" or ");
                 format!(
-                    "use --engine {names}; `zprobe run --engine {engine} --help` shows what {engine} has"
+                    "use --engine {names}; `zprobe run --engine {engine} --help` lists the settings of {engine}"
                 )
             }
             (advice, _) => advice.to_owned(),
@@ -171,36 +170,35 @@ impl<S: Slot> Row<S> {
     }
 }
 
-/// Description of a setting for help and documentation, and for code that treats all settings
-/// alike.
+/// The description of a setting for help, for documentation, and for code that treats all settings alike.
 #[derive(Debug)]
 pub struct Description {
-    /// The flag, with the dashes.
+    /// The flag, with its dashes.
     pub flag: &'static str,
-    /// The environment variable.
+    /// The environment variable of the setting.
     pub variable: String,
-    /// The line of the help.
+    /// The help text of the flag.
     pub help: &'static str,
     /// The default in words, if there is one.
     pub default: Option<String>,
     /// The engines that have the setting.
     pub engines: &'static [Engine],
-    /// Dotted paths in a DeepSpeed file, if it has the setting.
+    /// The dotted paths of the setting in a DeepSpeed file, if there are any.
     pub key: Option<&'static str>,
-    /// True if the command that repeats a run names the setting even where it has its default.
+    /// True if the command that repeats a run states the setting even if it has its default.
     pub always_said: bool,
-    /// Treatment of the setting by the search for the smallest configuration.
+    /// How the search for the smallest configuration treats the setting.
     pub reduction: Reduction,
-    /// Subject of the setting.
+    /// What the setting is about: the content of a run, or its execution.
     pub about: About,
 }
 
-/// A setting, whatever the type of its value.
+/// A setting, without the type of its value.
 pub trait Setting: Sync {
-    /// The flag of the setting, with the dashes.
+    /// The flag of the setting, with its dashes.
     fn flag(&self) -> &'static str;
 
-    /// Identifier of the argument in clap.
+    /// The identifier of the flag's argument in clap.
     fn id(&self) -> String {
         self.flag().trim_start_matches('-').replace('-', "_")
     }
@@ -214,10 +212,10 @@ pub trait Setting: Sync {
     /// Copies the value from a command line to a request.
     ///
     /// # Errors
-    /// When the word has no meaning.
+    /// Fails if the word has no meaning.
     fn take(&self, matches: &ArgMatches, request: &mut SpecRequest) -> Result<(), String>;
 
-    /// The value as words of a command line; none where it is left open or no word expresses it.
+    /// The value as words of a command line; `None` if it is not set or no word expresses it.
     fn text(&self, request: &SpecRequest) -> Option<String>;
 
     /// True if the request sets the setting.
@@ -226,31 +224,30 @@ pub trait Setting: Sync {
     /// Removes the setting from a request.
     fn clear(&self, request: &mut SpecRequest);
 
-    /// Reason why the request for this setting is invalid regardless of the other settings: the
-    /// engine lacks the setting or this value of it.
+    /// The reason why the request for this setting is invalid regardless of the other settings: the engine lacks
+    /// the setting, or does not support this value.
     fn refusal(&self, request: &SpecRequest, engine: Engine) -> Option<Invalid>;
 
     /// Checks the value of the setting in a specification.
     ///
     /// # Errors
-    /// When the value is out of range.
+    /// Fails if the value is out of range.
     fn check(&self, spec: &RunSpec) -> Result<(), Invalid>;
 
-    /// Sets `request` to the value in a specification, if a flag of its engine can express it.
+    /// Sets `request` to the value in a specification, if a flag of the specification's engine can express the value.
     fn ask(&self, spec: &RunSpec, request: &mut SpecRequest);
 
-    /// Sets `request` as [`Setting::ask`] does, except for settings that a DeepSpeed file beside
-    /// the flags gives.
+    /// Sets `request` as [`Setting::ask`] does, except for settings that come from the DeepSpeed file that is given
+    /// along with the flags.
     fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest);
 
     /// Writes the requested value into a DeepSpeed file.
     fn write(&self, request: &SpecRequest, file: &mut Map<String, Json>);
 
-    /// Writes the value of a specification into the file that DeepSpeed is given, if that file
-    /// always has the setting.
+    /// Writes the value of a specification into the file that DeepSpeed gets, if that file always has the setting.
     fn complete(&self, spec: &RunSpec, file: &mut Map<String, Json>);
 
-    /// Last part of the path in a DeepSpeed file, and the value, where a flag asked for it there.
+    /// The last part of the path in a DeepSpeed file, and the value, if a flag asked for the value.
     fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)>;
 }
 
@@ -375,13 +372,12 @@ impl<S: Slot> Setting for Row<S> {
     }
 }
 
-/// True if the engine is given a DeepSpeed configuration, which holds the settings that were asked
-/// for.
+/// True if the engine gets a DeepSpeed configuration, which holds the requested settings.
 pub(super) fn is_passed_on(spec: &RunSpec) -> bool {
     spec.engine().traits().deepspeed_file == DeepSpeedFile::PassedOn
 }
 
-/// The value at a dotted path of the configuration that DeepSpeed is given.
+/// The value at a dotted path of the configuration that DeepSpeed gets.
 pub(super) fn configured<'a>(spec: &'a RunSpec, path: &str) -> Option<&'a Json> {
     let pointer = format!("/{}", path.replace('.', "/"));
     spec.deepspeed_config()?.pointer(&pointer)

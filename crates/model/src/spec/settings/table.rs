@@ -1,4 +1,4 @@
-//! The table of all settings. A new setting takes a new row, and an engine that uses it.
+//! The table of all settings. A new setting needs a new row, and an engine that uses it.
 
 use std::num::ParseIntError;
 use std::thread::available_parallelism;
@@ -19,38 +19,37 @@ use crate::spec::{
     Schedule, SequenceGroups, Shape,
 };
 
-/// Engines that partition as ZeRO does, by the names of DeepSpeed's configuration.
+/// The engines that partition as ZeRO does, and use the setting names of DeepSpeed's configuration.
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
 
-/// Lists of a single engine.
+/// Each of the following lists has a single engine.
 const NATIVE: &[Engine] = &[Engine::Native];
 const DEEPSPEED: &[Engine] = &[Engine::DeepSpeed];
 const DDP: &[Engine] = &[Engine::Ddp];
 const FSDP2: &[Engine] = &[Engine::Fsdp2];
 const PIPELINE: &[Engine] = &[Engine::Pipeline];
 
-/// Declares the settings. A row begins with its line of the help, its flag, its field and the type
-/// of that; `= |engine| …` is a default that depends on nothing but the engine. The braces hold
-/// fields of [`Row`].
+/// Declares the settings. A row begins with its help text, its flag, its field and the type of the field;
+/// `= |engine| …` is a default that depends only on the engine. The braces hold fields of [`Row`].
 macro_rules! settings {
     ($(
         $(#[doc = $help:literal])+
         $flag:literal $name:ident: $slot:ty $(= $default:expr)? , { $($what:ident: $value:expr),* $(,)? }
     )+) => {
-        /// Settings requested on the command line, in the environment and in files. A value that
-        /// nobody gave is `None`.
+        /// The settings that the command line, the environment and files request. A value that none of them gives
+        /// is `None`.
         #[derive(Clone, Debug, Default)]
         pub struct SpecRequest {
             $($(#[doc = $help])+ pub $name: $slot,)+
-            /// True if there is to be a rank for each GPU: `--nproc-per-node gpu`.
+            /// True to start one rank for each GPU: `--nproc-per-node gpu`.
             pub rank_per_gpu: bool,
-            /// CUDA as the native engine finds it; none where it was not looked for.
+            /// The parts of CUDA that the engine finds on the machine; `None` if zprobe did not look for them.
             pub gpus: Option<Gpus>,
-            /// The content of `--deepspeed-config`.
+            /// The content of the file that `--deepspeed-config` names.
             pub deepspeed_config: Option<Json>,
         }
 
-        /// Every setting by its name.
+        /// All settings, by name.
         pub(in crate::spec) struct Table {
             $(pub(in crate::spec) $name: Row<$slot>,)+
         }
@@ -69,13 +68,13 @@ macro_rules! settings {
             },)+
         };
 
-        /// Every setting, in the order in which people type them. A setting on which the default of
-        /// another depends comes after that one.
+        /// All settings, in the order in which people type them. A setting comes after all settings whose defaults
+        /// depend on it.
         pub static ALL: &[&dyn Setting] = &[$(&TABLE.$name),+];
 
         impl OrDefault<'_> {
             $($(
-                /// The value that was asked for, or else the default.
+                /// The requested value, or else the default.
                 pub fn $name(&self) -> <$slot as Slot>::Item {
                     let default: fn(Engine) -> <$slot as Slot>::Item = $default;
                     let asked = self.request.$name.values().first().cloned();
@@ -86,7 +85,7 @@ macro_rules! settings {
     };
 }
 
-/// A request in which defaults stand for what was left open, if they depend on the engine alone.
+/// A request in which settings that are not set have their defaults, if the defaults depend only on the engine.
 pub struct OrDefault<'a> {
     request: &'a SpecRequest,
     engine: Engine,
@@ -132,12 +131,12 @@ settings! {
         said: |spec| Some(spec.world_size),
     }
 
-    /// Device of the ranks; `auto` is `cuda` where the engine can use a GPU
+    /// Device of the ranks; `auto` is `cuda` if the engine can use a GPU
     "--device" device: Option<DeviceChoice> = |_| DeviceChoice::Auto, {
         heading: "Engine", reduction: KeepAlways,
     }
 
-    /// Backend of the collectives; `auto` is `nccl` where each has a GPU of its own, otherwise `gloo`
+    /// Backend of the collectives; `auto` is `nccl` if each rank has a GPU of its own, otherwise `gloo`
     "--backend" backend: Option<BackendChoice> = |_| BackendChoice::Auto, {
         heading: "Engine", reduction: KeepAlways,
     }
@@ -149,7 +148,7 @@ settings! {
         said: |spec| Some(spec.dtype),
     }
 
-    /// Dtype in which microbatches are added up
+    /// Dtype in which microbatches are accumulated
     "--grad-accum-dtype" grad_accum_dtype: Option<Dtype>, {
         heading: "Engine", placeholder: "DTYPE", engines: ZERO,
         advice: "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
@@ -158,22 +157,22 @@ settings! {
         said: |spec| Some(spec.grad_accum_dtype),
     }
 
-    /// Dtype in which gradients cross ranks
+    /// Dtype in which gradients are communicated
     "--comm-dtype" comm_dtype: Option<Dtype>, {
         heading: "Engine", placeholder: "DTYPE",
         engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2], advice: "use --comm-hook",
-        default_words: "that of the buffer that is reduced",
+        default_words: "that of the reduced buffer",
         key: Key::At("communication_data_type"),
         said: |spec| spec.comm_dtype,
     }
 
-    /// Elements in an IPG bucket
+    /// Capacity of an IPG bucket, in elements
     "--reduce-bucket-size" reduce_bucket_size: Option<usize>, {
         heading: "Engine", placeholder: "N", engines: ZERO,
-        default_words: "small enough that buckets fill; 25 with power-sgd or delayed parameters",
+        default_words: "small enough that buckets fill",
         check: up_to::<ANY, _>,
         key: Key::At("zero_optimization.reduce_bucket_size"),
-        // The accumulator has no bucket.
+        // The accumulator dataflow has no bucket.
         said: |spec| (spec.dataflow() != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
     }
 
@@ -212,27 +211,27 @@ settings! {
         said: |spec| Some(spec.deepspeed()?.sequence_parallel),
     }
 
-    /// Way in which DeepSpeed is told of the ranks of sequence parallelism
+    /// How DeepSpeed learns the ranks of sequence parallelism
     "--sequence-groups" sequence_groups: Option<SequenceGroups> = |_| SequenceGroups::Mpu, {
         heading: "DeepSpeed", engines: DEEPSPEED,
         said: |spec| Some(spec.deepspeed()?.sequence_groups),
     }
 
-    /// Loss scale that the training loop sets by itself, in any dtype
+    /// Loss scale that the training loop itself sets, in any dtype
     "--override-loss-scale" override_loss_scale: Option<f64>, {
         heading: "DeepSpeed", placeholder: "SCALE", engines: DEEPSPEED, default_words: "none",
         check: power_of_two,
         said: |spec| spec.override_loss_scale(),
     }
 
-    /// Key of DeepSpeed's configuration, as KEY=VALUE, for what has no flag; may be repeated
+    /// Key of DeepSpeed's configuration, as KEY=VALUE, for a setting without a flag; may be repeated
     "--deepspeed-set" deepspeed_set: Vec<Member>, {
         heading: "DeepSpeed", placeholder: "KEY=VALUE", engines: DEEPSPEED,
         key: Key::Anywhere(Member::write),
         said: |spec| spec.deepspeed_set(),
     }
 
-    /// Most elements that one all-gather of parameters returns
+    /// Maximum number of elements that one all-gather of parameters returns
     "--allgather-bucket-size" allgather_bucket_size: Option<usize> = |_| 500_000_000, {
         heading: "Native", placeholder: "N", engines: NATIVE,
         check: up_to::<ANY, _>,
@@ -252,7 +251,7 @@ settings! {
         said: |spec| spec.dataflow(),
     }
 
-    /// Largest global norm of the gradient before it is scaled down; 0 does not clip
+    /// Global norm above which the gradient is scaled down; 0 turns clipping off
     "--gradient-clipping" gradient_clipping: Option<f64> = |_| 0.0, {
         heading: "Engine", placeholder: "NORM",
         check: norm,
@@ -274,14 +273,14 @@ settings! {
     /// Capacity of a bucket in MiB
     "--bucket-cap-mb" bucket_cap_mb: Option<f64>, {
         heading: "DDP", placeholder: "MIB", engines: DDP,
-        default_words: "small enough that buckets fill; 25 with power-sgd",
+        default_words: "small enough that buckets fill; 25 with power-sgd or delayed parameters",
         check: capacity,
         said: |spec| Some(spec.ddp()?.bucket_cap_mb),
     }
 
     /// Look for parameters that a loss does not reach
     "--find-unused-parameters" find_unused_parameters: Option<bool>, {
-        heading: "DDP", engines: DDP, default_words: "true if a shape leaves some",
+        heading: "DDP", engines: DDP, default_words: "true if a shape leaves parameters unused",
         said: |spec| Some(spec.ddp()?.find_unused_parameters),
     }
 
@@ -291,19 +290,19 @@ settings! {
         said: |spec| Some(spec.ddp()?.static_graph),
     }
 
-    /// Make gradients views of the buckets
+    /// Make gradients views into the buckets
     "--gradient-as-bucket-view" gradient_as_bucket_view: Option<bool> = |_| false, {
         heading: "DDP", engines: DDP,
         said: |spec| Some(spec.ddp()?.gradient_as_bucket_view),
     }
 
-    /// Communication hook
+    /// Communication hook of DDP
     "--comm-hook" comm_hook: Option<CommHook> = |_| CommHook::None, {
         heading: "DDP", engines: DDP,
         said: |spec| Some(spec.ddp()?.comm_hook),
     }
 
-    /// Reduce the last half of the parameters together, when the first has its gradient
+    /// Reduce the last half of the parameters together, when the first parameter has its gradient
     "--delayed-parameters" delayed_parameters: Option<DelayedParameters> = |_| DelayedParameters::None, {
         heading: "DDP", engines: DDP,
         said: |spec| Some(spec.ddp()?.delayed_parameters),
@@ -321,45 +320,45 @@ settings! {
         said: |spec| Some(spec.fsdp2()?.reshard_after_forward),
     }
 
-    /// Reduce gradients in every microbatch, and not at the boundary alone
+    /// Reduce gradients in every microbatch, and not only at the boundary
     "--reduce-every-microbatch" reduce_every_microbatch: Option<bool> = |_| false, {
         heading: "FSDP2", engines: FSDP2,
         said: |spec| Some(spec.fsdp2()?.reduce_every_microbatch),
     }
 
-    /// Free parameters after the backward of every microbatch, and not at the boundary alone
+    /// Free parameters after the backward of every microbatch, and not only at the boundary
     "--reshard-after-backward" reshard_after_backward: Option<bool> = |_| true, {
         heading: "FSDP2", engines: FSDP2,
         said: |spec| Some(spec.fsdp2()?.reshard_after_backward),
     }
 
-    /// Groups of ranks that each hold the whole model, sharded among them (HSDP)
+    /// Groups of ranks that each hold the whole model, sharded within the group (HSDP)
     "--replicas" replicas: Option<usize> = |_| 1, {
         heading: "FSDP2", placeholder: "N", engines: FSDP2,
         check: up_to::<MOST, _>,
         said: |spec| Some(spec.fsdp2()?.replicas),
     }
 
-    /// Ranks among which every parameter is cut before it is sharded (tensor parallelism)
+    /// Ranks among which every parameter is split before it is sharded (tensor parallelism)
     "--tensor-parallel" tensor_parallel: Option<usize> = |_| 1, {
         heading: "FSDP2", placeholder: "N", engines: FSDP2,
         check: up_to::<MOST, _>,
         said: |spec| Some(spec.fsdp2()?.tensor_parallel),
     }
 
-    /// Sum gradients over the replicas at the boundary alone, and within a replica in every microbatch
+    /// Sum gradients over the replicas only at the boundary, and within a replica in every microbatch
     "--all-reduce-at-boundary" all_reduce_at_boundary: Option<bool> = |_| false, {
         heading: "FSDP2", engines: FSDP2,
         said: |spec| Some(spec.fsdp2()?.all_reduce_at_boundary),
     }
 
-    /// Average over the replicas in a hook of the user's, of which `fully_shard` does not know
+    /// Average over the replicas in a user's hook; `fully_shard` does not know the replicas
     "--all-reduce-hook" all_reduce_hook: Option<bool> = |_| false, {
         heading: "FSDP2", engines: FSDP2,
         said: |spec| Some(spec.fsdp2()?.all_reduce_hook),
     }
 
-    /// Divisor of the sum over the ranks, for which the loss makes up
+    /// Divisor of the sum over the ranks; the loss makes up for the difference from the world size
     "--gradient-divide-factor" gradient_divide_factor: Option<f64>, {
         heading: "FSDP2", placeholder: "DIVISOR", engines: FSDP2, default_words: "the world size",
         said: |spec| spec.fsdp2()?.gradient_divide_factor,
@@ -383,20 +382,20 @@ settings! {
         said: |spec| Some(spec.pipeline()?.schedule),
     }
 
-    /// Pipelines that each have the whole model, over which gradients are averaged
+    /// Pipelines that each hold the whole model; gradients are averaged over the pipelines
     "--pipelines" pipelines: Option<usize> = |_| 1, {
         heading: "Pipeline", placeholder: "N", engines: PIPELINE,
         check: up_to::<MOST, _>,
         said: |spec| Some(spec.pipeline()?.pipelines),
     }
 
-    /// Wrapper of each stage that averages over several pipelines
+    /// Wrapper of each stage that averages gradients over several pipelines
     "--data-parallel" data_parallel: Option<DataParallel> = |_| DataParallel::Ddp, {
         heading: "Pipeline", engines: PIPELINE,
         said: |spec| Some(spec.pipeline()?.data_parallel),
     }
 
-    /// Leave it to the schedule to divide gradients by the number of microbatches, and not to the loss
+    /// Let the schedule, and not the loss, divide gradients by the number of microbatches
     "--scale-grads" scale_grads: Option<bool> = |_| true, {
         heading: "Pipeline", engines: PIPELINE,
         said: |spec| Some(spec.pipeline()?.scale_grads),
@@ -407,7 +406,7 @@ settings! {
         said: |spec| Some(spec.observe),
     }
 
-    /// Fill memory that torch hands out with NaN, so that what is read before it was written shows
+    /// Fill memory that torch allocates with NaN, so that reads before the first write are visible
     "--poison-memory" poison_memory: Option<bool> = |_| false, {
         said: |spec| Some(spec.poison_memory),
     }
@@ -418,7 +417,7 @@ settings! {
         said: |spec| Some(spec.optimizer),
     }
 
-    /// Parameter groups of the optimizer: 1, or 2 to part what is decayed from what is not
+    /// Parameter groups of the optimizer: 1, or 2 to separate parameters with weight decay from those without
     "--parameter-groups" parameter_groups: Option<usize> = |_| 1, {
         heading: "Engine", placeholder: "N",
         check: up_to::<2, _>,
@@ -431,14 +430,14 @@ settings! {
         said: |spec| Some(spec.model),
     }
 
-    /// Elements that the model has at least; beyond a million, samples of buffers are recorded
+    /// Minimum number of elements of the model; above a million, samples of buffers are recorded
     "--parameters" parameters: Option<usize>, {
-        heading: "Data", placeholder: "N", default_words: "as few as it needs",
+        heading: "Data", placeholder: "N", default_words: "as few as the model needs",
         check: up_to::<{ 1 << 36 }, _>,
         said: |spec| spec.parameters,
     }
 
-    /// Something unusual about the model or its use; may be repeated (`zprobe list shapes`)
+    /// Unusual feature of the model or its use; may be repeated (`zprobe list shapes`)
     "--shape" shapes: Vec<Shape>, {
         heading: "Data", placeholder: "NAME",
         said: |spec| spec.shapes.clone(),
@@ -452,7 +451,7 @@ settings! {
         said: |spec| Some(spec.micro_batch_size),
     }
 
-    /// Optimizer steps; from 2 on, gradients left over from a step before are seen
+    /// Optimizer steps; with 2 or more, gradients left over from an earlier step are visible
     "--steps" steps: Option<usize> = |_| 2, {
         heading: "Data", placeholder: "N", reduction: Keep,
         check: up_to::<MOST, _>,
@@ -465,7 +464,7 @@ settings! {
         said: |spec| Some(spec.seed),
     }
 
-    /// Give the native engine a fault (`zprobe list faults`)
+    /// Inject a fault into the native engine (`zprobe list faults`)
     "--inject" inject: Option<Fault>, {
         heading: "Data", placeholder: "FAULT", engines: NATIVE, reduction: Keep,
         said: |spec| spec.inject(),
@@ -478,23 +477,23 @@ settings! {
         said: |spec| Some(spec.timeout_s),
     }
 
-    /// Size of the trace: what has no room is left out of a long or wide run, and the report says so
+    /// Maximum size of the trace; a long or wide run leaves out what does not fit, and the report says so
     "--trace-budget" trace_budget: Option<ByteSize> = |_| ByteSize(DEFAULT_BUDGET), {
-        placeholder: "SIZE", default_words: "50MB, or 64kB a rank", about: How,
+        placeholder: "SIZE", default_words: "50MB, or 64kB per rank", about: How,
         said: |spec| Some(ByteSize(spec.recording.budget)),
     }
 }
 
-/// Largest number of ranks of a run.
+/// The maximum number of ranks of a run.
 pub const MOST_RANKS: usize = MOST;
 
-/// Largest count of steps, ranks, samples and the like: arithmetic with more could overflow.
+/// The maximum count of steps, ranks, samples and the like: arithmetic with more could overflow.
 const MOST: usize = 1 << 16;
 
-/// Limit of counts that may be arbitrarily large.
+/// The limit for counts that may be arbitrarily large.
 const ANY: usize = usize::MAX;
 
-/// Refuses a count of 0, and one beyond `LIMIT`.
+/// Refuses a count of 0, and a count above `LIMIT`.
 fn up_to<const LIMIT: usize, T>(flag: &'static str, count: &T) -> Result<(), Invalid>
 where
     T: Copy + TryInto<usize>,
@@ -511,20 +510,20 @@ fn norm(flag: &'static str, norm: &f64) -> Result<(), Invalid> {
     if norm.is_finite() && *norm >= 0.0 {
         return Ok(());
     }
-    let reason = "a norm is a positive number; 0 does not clip";
+    let reason = "a norm is a positive number; 0 turns clipping off";
     Err(Invalid::contradiction(format!("{flag} {norm}"), reason))
 }
 
-/// Refuses scales with which codes are not exact.
+/// Refuses scales that are not powers of two, because codes are not exact with them.
 fn power_of_two(flag: &'static str, scale: &f64) -> Result<(), Invalid> {
     if *scale > 0.0 && scale.is_finite() && scale.log2().fract() == 0.0 {
         return Ok(());
     }
-    let reason = "codes stay exact only under powers of two; use one of them";
+    let reason = "codes stay exact only with powers of two; use a power of two";
     Err(Invalid::contradiction(format!("{flag} {scale}"), reason))
 }
 
-/// Refuses buckets of less than a byte.
+/// Refuses a bucket capacity of less than a byte.
 fn capacity(flag: &'static str, mib: &f64) -> Result<(), Invalid> {
     if mib * MIB >= 1.0 && mib.is_finite() {
         return Ok(());
@@ -533,7 +532,7 @@ fn capacity(flag: &'static str, mib: &f64) -> Result<(), Invalid> {
     Err(Invalid::contradiction(format!("{flag} {mib}"), reason))
 }
 
-/// Reads a number of ranks, or a word that stands for one.
+/// Reads a number of ranks, `gpu` or `cpu`.
 fn ranks(word: &str, request: &mut SpecRequest) -> Result<(), String> {
     match word {
         "gpu" => request.rank_per_gpu = true,

@@ -1,4 +1,4 @@
-//! Values of settings: as words of a command line, and in JSON.
+//! The values of settings, as words of a command line and in JSON.
 
 use std::any::TypeId;
 use std::fmt::Display;
@@ -17,10 +17,10 @@ use crate::spec::{
 
 /// A value that a setting can have.
 pub trait Value: Clone + Send + Sync + 'static {
-    /// The parser of a word of the command line.
+    /// The parser for a word of the command line.
     fn parser() -> ValueParser;
 
-    /// The word of the command line; none where no word expresses this value.
+    /// The word of the command line; `None` if no word expresses this value.
     fn word(&self) -> Option<String>;
 
     /// The value in a DeepSpeed file.
@@ -99,10 +99,10 @@ impl Value for f64 {
     }
 }
 
-/// Reads a number of bytes, with a unit or without.
+/// Reads a number of bytes, with or without a unit.
 ///
 /// # Errors
-/// With the advice what to write.
+/// Fails with advice on what to write.
 pub fn size(text: &str) -> Result<ByteSize, &'static str> {
     text.parse().map_err(|_| "give a number of bytes, or a size like 500MB or 2GiB")
 }
@@ -112,13 +112,13 @@ impl Value for ByteSize {
         ValueParser::new(size)
     }
 
-    /// The number of bytes, because with a unit it would be rounded.
+    /// The number of bytes without a unit, because a unit would round the number.
     fn word(&self) -> Option<String> {
         displayed(&self.0)
     }
 }
 
-/// A static scale by its number, or the default dynamic scale.
+/// A static scale as its number, or `dynamic` for the default dynamic scale.
 impl Value for LossScale {
     fn parser() -> ValueParser {
         ValueParser::new(|text: &str| match (text, text.parse::<f64>()) {
@@ -156,10 +156,10 @@ impl Value for Optimizer {
 
 /// The type of a setting's field in a request: an optional value, or a list.
 pub trait Slot: Clone + Default + 'static {
-    /// The type of a value.
+    /// The type of a single value.
     type Item: Value;
 
-    /// The slot as an argument of the command line.
+    /// The command-line argument that fills the slot, made from `arg`.
     fn arg(arg: Arg) -> Arg;
 
     /// The slot as a command line fills it.
@@ -168,7 +168,7 @@ pub trait Slot: Clone + Default + 'static {
     /// The slot as a DeepSpeed file fills it.
     fn of_json(json: &Json) -> Self;
 
-    /// The values that were asked for; empty where the setting is left open.
+    /// The requested values; empty if the setting is not set.
     fn values(&self) -> &[Self::Item];
 }
 
@@ -180,7 +180,7 @@ impl<T: Value> Slot for Option<T> {
         if TypeId::of::<T>() != TypeId::of::<bool>() {
             return arg;
         }
-        // The flag without a value turns the setting on.
+        // A flag without a value turns the setting on.
         arg.value_name("BOOL").num_args(0..=1).default_missing_value("true")
     }
 

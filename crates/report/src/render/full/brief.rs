@@ -1,4 +1,5 @@
-//! The first screen: the main finding in about twelve lines, or what a clean run could have seen.
+//! Renders the first screen: the main finding in about twelve lines, or the smallest deviation that a clean run could
+//! have detected.
 
 use anstyle::Style;
 
@@ -9,7 +10,7 @@ use crate::words::amount;
 use crate::{Report, Verdict};
 use zprobe_model::visible::Visible;
 
-/// Columns before the words of a fact.
+/// The width of the margin for labels, in columns.
 const MARGIN: usize = 11;
 
 pub(in crate::render) fn render(
@@ -57,7 +58,7 @@ pub(in crate::render) fn render(
 }
 
 impl Page {
-    /// Writes facts with their labels in a margin.
+    /// Writes facts with their labels in the margin.
     fn labelled(&mut self, facts: &[Fact]) {
         for fact in facts {
             let mut first = format!("{BOLD}{:<MARGIN$}{BOLD:#}", fact.label);
@@ -68,7 +69,7 @@ impl Page {
         }
     }
 
-    /// Writes a matrix with its place, if there is room for it.
+    /// Writes a matrix with its place, if the matrix fits on the screen; `more` is the number of other matrices.
     fn small(&mut self, matrix: &Matrix, more: usize) {
         let fits = |table: &&Table| {
             table.head.len() <= 1 + MATRIX_COLUMNS && table.rows.len() <= MATRIX_ROWS

@@ -1,4 +1,4 @@
-//! The document for a terminal: verdict first, then the reasons, then the facts.
+//! Renders the whole document for a terminal: first the verdict, then the findings, then the sections.
 
 mod brief;
 mod page;
@@ -16,10 +16,10 @@ use crate::words::one_line;
 use crate::{Finding, Severity, Verdict};
 use zprobe_model::visible::Visible;
 
-/// Most names with values that are shown.
+/// The largest number of names with values that are shown.
 const PAIRS: usize = 8;
 
-/// Most microbatches and most ranks that are drawn as a matrix.
+/// The largest number of columns (microbatches) and of rows (ranks) that are drawn as a matrix.
 const MATRIX_COLUMNS: usize = 12;
 const MATRIX_ROWS: usize = 16;
 
@@ -52,7 +52,7 @@ impl Page {
         section.blocks.iter().for_each(|block| self.block(block));
     }
 
-    /// Writes a finding with everything that is known of it.
+    /// Writes a finding with its evidence, consequences and known bugs.
     pub fn finding(&mut self, finding: &Finding) {
         let style = match finding.severity {
             Severity::Error => verdict_style(Verdict::Findings),
@@ -95,14 +95,14 @@ impl Page {
                 matrices.iter().for_each(|matrix| self.matrix(matrix));
             }
             Block::Ranks(groups) => groups.iter().for_each(|group| self.ranks(group)),
-            // It is there to be copied, and therefore not wrapped.
+            // The command is meant to be copied, so it is not wrapped.
             Block::Command(command) => {
                 let _ = writeln!(self, "  {BOLD}{}{BOLD:#}", one_line(command));
             }
         }
     }
 
-    /// Writes the command that makes the run again, if there is one. It is there to be copied, and therefore not
+    /// Writes the command that repeats the run, if there is one. The command is meant to be copied, so it is not
     /// wrapped.
     fn again(&mut self, command: Option<&str>) {
         if let Some(command) = command {
@@ -129,7 +129,7 @@ impl Page {
         matrix.notes.iter().for_each(|note| self.paragraph("    ", note));
     }
 
-    /// Writes the endings of ranks. Their accounts of a failure are in the findings.
+    /// Writes the outcomes of a group of ranks. Failure messages are left out, because the findings have them.
     fn ranks(&mut self, group: &RankGroup<'_>) {
         let first = group.first();
         self.paragraph(&format!("{} ({}): ", group.label(), first.ending()), &first.last);

@@ -1,4 +1,4 @@
-//! Words on a terminal: styles, headings, wrapped paragraphs, tables.
+//! Lays out text for a terminal: styles, headings, wrapped paragraphs and tables.
 
 use std::fmt::Write as _;
 
@@ -21,19 +21,19 @@ pub(super) fn verdict_style(verdict: Verdict) -> Style {
     Style::new().bold().fg_color(Some(color.into()))
 }
 
-/// A report as far as it is written, for a terminal of some width.
+/// The text of a report that has been written so far, for a terminal of a certain width in columns.
 pub(in crate::render) struct Page {
     text: String,
     width: usize,
 }
 
 impl Page {
-    /// An empty page.
+    /// Makes an empty page for a terminal of this width in columns.
     pub fn new(width: usize) -> Self {
         Self { text: String::new(), width }
     }
 
-    /// The text that was written.
+    /// The text that was written to the page.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -43,26 +43,26 @@ impl Page {
         self.wrapped("", "  ", title, BOLD);
     }
 
-    /// Writes a paragraph that begins with `lead` and hangs under its second column.
+    /// Writes a paragraph that begins with `lead`; its other lines are indented by four columns.
     pub fn paragraph(&mut self, lead: &str, body: &str) {
         let indent = lead.len() - lead.trim_start().len();
         let first = format!("  {}", &lead[..indent]);
         self.wrapped(&first, "    ", &format!("{lead}{body}"), Style::new());
     }
 
-    /// Writes a quotation, which keeps its lines.
+    /// Writes a quotation and keeps its line breaks.
     pub fn quotation(&mut self, quoted: &str) {
         for line in quoted.lines() {
             self.wrapped("    | ", "    | ", line, DIM);
         }
     }
 
-    /// Wraps `text`, whose first line begins with `first`, which may be in colour, and all others
+    /// Writes `text` as wrapped lines. The first line begins with `first`, which may contain styles; all others begin
     /// with `next`.
     pub fn wrapped(&mut self, first: &str, next: &str, text: &str, style: Style) {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let options = Options::new(self.width).initial_indent(first).subsequent_indent(next);
-        // Addresses and paths stay whole where they can.
+        // Addresses and paths are only broken if they are wider than a line.
         let options = options.word_separator(WordSeparator::AsciiSpace);
         let options = options.word_splitter(WordSplitter::NoHyphenation);
         let mut lines = textwrap::wrap(&text, options);
@@ -74,12 +74,12 @@ impl Page {
         }
     }
 
-    /// Writes a table, its cells wrapped where it would be wider than the page.
+    /// Writes a table; cells are wrapped if the table would be wider than the page.
     pub fn table(&mut self, table: &Table) {
         self.text.extend(lines(table, Some(self.width)));
     }
 
-    /// Writes a table with an indent. False, and nothing written, where it is too wide for the page.
+    /// Writes a table with an indent. If the table is too wide for the page, returns false and writes nothing.
     pub fn indented(&mut self, table: &Table) -> bool {
         let lines: Vec<String> =
             lines(table, None).into_iter().map(|line| format!("    {line}")).collect();
@@ -99,7 +99,7 @@ impl std::fmt::Write for Page {
     }
 }
 
-/// Lines of a table, at most as wide as `width`.
+/// The lines of a table, at most `width` columns wide.
 fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
     let mut grid = comfy_table::Table::new();
     grid.load_style(presets::NOTHING).set_header(&table.head);
@@ -125,7 +125,7 @@ fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
     grid.lines().map(line).collect()
 }
 
-/// A line in which what stands in brackets has the colour of a finding.
+/// The line with the colour of a finding for every text in square brackets.
 fn in_colour(line: &str) -> String {
     let style = verdict_style(Verdict::Findings);
     line.replace('[', &format!("{style}[")).replace(']', &format!("]{style:#}"))

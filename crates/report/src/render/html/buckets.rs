@@ -1,48 +1,48 @@
-//! Bucket flushes: how full each bucket was, in the order in which ranks flushed them.
+//! The panel of bucket flushes: how full each bucket was, in the order in which the ranks flushed the buckets.
 
 use super::labels;
 use crate::words::{abridged, weight_text};
 use crate::{Flush, Report};
 use zprobe_model::trace::FlushReason;
 
-/// Height of a bucket that is full, and width of one bar with its gap, in pixels.
+/// The height of a full bucket, and the width of a bar with its gap (wide or narrow), in pixels.
 const FULL: f64 = 60.0;
 const WIDE: usize = 48;
 const NARROW: usize = 8;
 
-/// Most flushes whose bars are wide, with a number below.
+/// The largest number of flushes with wide bars and a number below each bar.
 const WIDE_SHOWN: usize = 40;
 
-/// Most flushes that are listed; more are only drawn.
+/// The largest number of flushes that are listed; further flushes are only drawn.
 const LISTED: usize = 400;
 
-/// The panel of bucket flushes.
+/// The data of the panel of bucket flushes.
 pub(super) struct Buckets<'a> {
     pub lanes: Vec<Lane>,
     pub width: usize,
     pub bar: usize,
-    /// Height of the drawing above the base line, and of a full bucket, in pixels.
+    /// The y coordinates, in pixels, of the base line and of the line that marks a full bucket.
     pub base: usize,
     pub full: usize,
     pub has_numbers: bool,
     pub reasons: Vec<FlushReason>,
     pub rows: Vec<Row<'a>>,
-    /// Flushes that are not listed.
+    /// The number of flushes that are not listed.
     pub more_rows: usize,
 }
 
-/// Ranks that flushed the same buckets.
+/// A lane of bars for the ranks that flushed the same buckets.
 pub(super) struct Lane {
     pub ranks: String,
     pub bars: Vec<Bar>,
-    /// Places at which a new step begins.
+    /// The x coordinate at which each step begins, with the number of the step.
     pub steps: Vec<(usize, usize)>,
 }
 
-/// A flush.
+/// A bar of the drawing: one flush.
 pub(super) struct Bar {
     pub x: usize,
-    /// Middle of the bar.
+    /// The x coordinate of the middle of the bar.
     pub middle: usize,
     pub y: String,
     pub height: String,
@@ -51,7 +51,7 @@ pub(super) struct Bar {
     pub title: String,
 }
 
-/// A flush in the list.
+/// A row of the list: one flush.
 pub(super) struct Row<'a> {
     pub flush: &'a Flush,
     pub ranks: String,
@@ -114,12 +114,12 @@ impl<'a> Buckets<'a> {
 }
 
 impl Buckets<'_> {
-    /// Height of a drawing, in pixels.
+    /// The height of the drawing of one lane, in pixels.
     pub fn height(&self) -> usize {
         self.base + if self.has_numbers { 36 } else { 18 }
     }
 
-    /// Reason for a flush, in words.
+    /// The reason for a flush, in words.
     pub fn describe(&self, reason: &FlushReason) -> &'static str {
         match reason {
             FlushReason::Full => "full: the next parameter did not fit",
@@ -129,7 +129,7 @@ impl Buckets<'_> {
     }
 }
 
-/// Elements in units of the capacity.
+/// The fill of a bucket: its elements in units of its capacity.
 fn fill(flush: &Flush) -> f64 {
     flush.elements as f64 / flush.capacity.max(1) as f64
 }
@@ -140,7 +140,7 @@ fn percent(flush: &Flush) -> String {
 
 impl Bar {
     fn new(at: usize, flush: &Flush, bar: usize, base: f64) -> Self {
-        // A bucket of a thousand times its capacity is drawn as three times, and says its number.
+        // The height of a bar is limited, so that a bucket with many times its capacity does not dwarf the others.
         let height = (fill(flush) * FULL).min(base);
         Self {
             x: at * bar + 1,

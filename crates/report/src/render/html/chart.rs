@@ -6,25 +6,25 @@ use super::labels::moment;
 use crate::Report;
 use zprobe_model::trace::Point;
 
-/// Width of the chart, the least room for one moment in it and the most, in pixels.
+/// The preferred width of the chart, and the range of widths for one moment, in pixels.
 const WIDTH: usize = 900;
 const COLUMN: std::ops::RangeInclusive<usize> = 56..=110;
 
-/// Height of the chart, in pixels.
+/// The height of the chart, in pixels.
 const HEIGHT: f64 = 150.0;
 
-/// The chart: one mark a moment.
+/// The data of the chart, with one mark for each moment.
 pub(super) struct Chart {
     pub width: usize,
-    /// A path for each rank, or the median of many.
+    /// A line for each rank; if there are many ranks, one line for their median.
     pub lines: Vec<Line>,
-    /// The area between the smallest and the largest, of many ranks.
+    /// The path of the area between the smallest and the largest norm; `None` if there are few ranks.
     pub band: Option<String>,
-    /// Heights with their value.
+    /// The y coordinates of the grid lines, with their values.
     pub grid: Vec<(String, String)>,
-    /// Moments, each with its place and the text that stands below.
+    /// The labels of the moments below the chart.
     pub ticks: Vec<Tick>,
-    /// Places at which a new step begins.
+    /// The x coordinate at which each step begins, with the number of the step.
     pub steps: Vec<(usize, usize)>,
 }
 
@@ -35,14 +35,14 @@ pub(super) struct Line {
     pub dots: Vec<Dot>,
 }
 
-/// A value of the chart.
+/// A point on a line of the chart.
 pub(super) struct Dot {
     pub x: usize,
     pub y: String,
     pub title: String,
 }
 
-/// A moment below the chart.
+/// The label of a moment below the chart.
 pub(super) struct Tick {
     pub x: usize,
     pub text: String,
@@ -50,7 +50,8 @@ pub(super) struct Tick {
 }
 
 impl Chart {
-    /// A line for each rank, or of too many ranks the median and the extremes.
+    /// Makes the chart: if there are few ranks, a line for each rank; otherwise a line for the median and a band for
+    /// the extremes.
     pub fn new(report: &Report, few: bool) -> Self {
         let rows = &report.norms;
         let largest = rows.iter().flat_map(|row| &row.norms).flatten().copied().fold(0.0, f64::max);
@@ -92,7 +93,7 @@ impl Chart {
     }
 }
 
-/// A moment in as few letters as possible.
+/// A short name of a moment.
 fn short(row: &crate::Norms) -> String {
     match (row.point, row.microbatch) {
         (Point::Accumulator, Some(m)) => format!("acc m{m}"),
@@ -130,14 +131,14 @@ fn band(rows: &[crate::Norms], x: &dyn Fn(usize) -> usize, y: &dyn Fn(f64) -> f6
     for (at, row) in rows.iter().enumerate() {
         let sorted = row.sorted();
         if let (Some((low, _)), Some((high, _))) = (sorted.first(), sorted.last()) {
-            // A bar for each moment: what lies between moments was not measured.
+            // The band is a bar for each moment, because nothing was measured between moments.
             let _ = write!(path, "M{} {:.1}V{:.1}", x(at), y(*high) - 0.5, y(*low) + 0.5);
         }
     }
     path
 }
 
-/// A round number that is at least as large.
+/// A round number that is at least as large as `value`.
 fn round_up(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return 1.0;

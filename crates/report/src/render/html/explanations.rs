@@ -1,4 +1,4 @@
-//! The documentation of the rules that found something, as part of the page.
+//! The documentation of the rules with findings, as part of the page.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,15 @@ use pulldown_cmark::{Event, Parser, Tag, TagEnd, html};
 
 use crate::Report;
 
-/// The documentation of a rule.
+/// The documentation of one rule.
 pub(super) struct Explanation<'a> {
     pub code: &'a str,
     pub name: &'a str,
-    /// Page of the rule as HTML, without its title.
+    /// The page of the rule as HTML, without its title.
     pub body: String,
 }
 
-/// The documentation of every rule that a finding or a consequence names, by code.
+/// The documentation of every rule that a finding or a consequence names, in the order of the codes.
 pub(super) fn of<'a>(
     report: &'a Report,
     explain: &dyn Fn(&str) -> Option<&'a str>,
@@ -36,8 +36,8 @@ pub(super) fn of<'a>(
     codes.into_iter().filter_map(explained).collect()
 }
 
-/// Markdown as HTML, without its title. Raw HTML in it stays text, and only links to other sites
-/// are links: files beside it are not in the page.
+/// Converts Markdown to HTML, without its title. Raw HTML stays text. Only `https` links stay links, because the page
+/// contains no other files.
 fn body(markdown: &str) -> String {
     let title = markdown.lines().next().filter(|line| line.starts_with("# "));
     let text = &markdown[title.map_or(0, str::len)..];

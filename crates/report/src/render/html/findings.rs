@@ -1,4 +1,4 @@
-//! Findings, with links to the places on the page that show them.
+//! The links from findings to the places on the page that show them.
 
 use super::weights::Weights;
 use crate::document::RankGroup;
@@ -8,11 +8,11 @@ use crate::{Family, Finding, Report};
 pub(super) struct Link {
     pub text: String,
     pub target: String,
-    /// Microbatch whose columns are marked there.
+    /// The microbatch whose columns are highlighted at the target.
     pub microbatch: Option<usize>,
 }
 
-/// Other parts of the page, to which findings have links.
+/// The parts of the page to which findings can have links.
 pub(super) struct Places<'a> {
     pub weights: &'a Weights,
     pub has_hooks: bool,
@@ -21,7 +21,7 @@ pub(super) struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// Links to the places that show a finding.
+    /// The links to the places that show a finding.
     pub fn links(&self, report: &Report, finding: &Finding) -> Vec<Link> {
         let at_step = |step: usize| finding.step.is_none_or(|at| at == step);
         let mut links = Vec::new();
@@ -49,7 +49,7 @@ impl Places<'_> {
             let number = report.buckets[row].flush;
             link(format!("flush {number}"), format!("flush-{row}"), None);
         }
-        // For collectives and processes, the ends of ranks and the timeline show what happened.
+        // Findings about collectives and processes show in the outcomes of ranks and in the timeline.
         if matches!(finding.code.family(), Family::Collectives | Family::Run) {
             let ended_there = |group: &&RankGroup<'_>| {
                 finding.rank.is_none_or(|rank| group.0.iter().any(|it| it.rank == rank))

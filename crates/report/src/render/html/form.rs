@@ -1,44 +1,45 @@
-//! Forms that tell weight matrices apart: equal lines of many ranks are one, and the one rank that
-//! is unlike all others has no name where it is a different one in each buffer.
+//! The forms by which weight matrices are compared. If there are many ranks, equal lines are merged, and a single rank
+//! that is unlike all others has no name if it is a different rank in each buffer.
 
 use std::collections::HashMap;
 
 use super::RANKS_SHOWN;
 use crate::Contribution;
 
-/// Form of a matrix: its lines, and the ranks to which these belong.
+/// The form of a matrix: its lines, and the source ranks of each line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Form {
     pub lines: Vec<(Who, Line)>,
     pub as_planned: bool,
-    /// Number of sets of weights that explain the elements, where these are too few to tell; else 0.
+    /// The number of sets of weights that explain the elements, if the elements are too few to decide; otherwise 0.
     pub possible: usize,
 }
 
-/// Source ranks of a line.
+/// The source ranks of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Who {
     /// The listed ranks.
     Ranks(Vec<usize>),
-    /// The rank whose buffer it is.
+    /// The rank that holds the buffer.
     Itself,
-    /// A single rank, a different one in each buffer.
+    /// A single rank, which is a different rank in each buffer.
     One,
-    /// All ranks but the single one.
+    /// All ranks except the single rank of the other line.
     Others,
 }
 
-/// The weights of one source rank's gradients, and what they should be, bit for bit.
+/// The weights of one source rank's gradients and their expected values, as bits of `f64`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Line {
     pub weights: Vec<u64>,
     pub expected: Vec<u64>,
-    /// Weights of gradients of earlier steps; empty where all are 0.
+    /// The weights of gradients of earlier steps; empty if all are 0.
     pub leftover: Vec<u64>,
 }
 
 impl Form {
-    /// The form of an entry. Of few ranks each has a line; of many, those that are alike share one.
+    /// The form of an entry. If there are few ranks, each has a line; if there are many, ranks that are alike share a
+    /// line.
     pub fn new(entry: &Contribution) -> Self {
         let bits = |row: &[f64]| row.iter().map(|weight| (weight + 0.0).to_bits()).collect();
         let nothing_left = entry.leftover.iter().flatten().all(|weight| *weight == 0.0);
@@ -71,8 +72,8 @@ impl Form {
         Self { lines, as_planned: entry.as_planned, possible: entry.possible.len() }
     }
 
-    /// The one rank whose line is unlike that of all others, and this form without its name.
-    /// `owner` is the rank whose buffer it is.
+    /// The single rank whose line differs from that of all others, and this form without the name of that rank; `None`
+    /// if there is no such rank. `owner` is the rank that holds the buffer.
     pub fn without_names(&self, owner: usize) -> Option<(usize, Self)> {
         let [(Who::Ranks(first), a), (Who::Ranks(second), b)] = &self.lines[..] else {
             return None;

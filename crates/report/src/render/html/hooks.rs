@@ -1,31 +1,31 @@
-//! Gradient hooks against the nodes of the autograd graph, parameter by parameter.
+//! The panel that compares gradient hooks with the nodes of the autograd graph, parameter by parameter.
 
 use super::labels::{self, runs};
 use crate::{Firings, Report};
 
-/// Most parameters of which all are drawn; of more, only those whose hooks did something unusual.
+/// The largest number of parameters that are all drawn; of more parameters, only those with a wrong number of firings
+/// are drawn.
 const PARAMS_SHOWN: usize = 60;
 
-/// The panel of gradient hooks.
+/// The data of the panel of gradient hooks.
 pub(super) struct Hooks<'a> {
-    /// Backwards: step and microbatch, or a range of those that are alike.
+    /// The heads of the columns: a step and a microbatch, or a range of microbatches that are alike.
     pub columns: Vec<String>,
     pub rows: Vec<Row<'a>>,
-    /// Number of parameters that are not drawn. If none is drawn, each hook fired once for each
-    /// gradient.
+    /// The number of parameters that are not drawn. If no parameter is drawn, each hook fired once for each gradient.
     pub more_rows: usize,
-    /// True if firings were seen.
+    /// True if firings of hooks were observed.
     pub fired: bool,
     pub nodes: String,
 }
 
-/// A parameter.
+/// A row of the table: one parameter.
 pub(super) struct Row<'a> {
     pub param: &'a str,
     pub cells: Vec<Cell>,
 }
 
-/// One parameter in backwards that were alike.
+/// A cell of the table: one parameter in backwards that were alike.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Cell {
     pub text: String,
@@ -54,7 +54,7 @@ impl<'a> Hooks<'a> {
                 (0..hooks.params.len()).map(|param| cell(held, param, world_size)).collect()
             })
             .collect();
-        // Backwards of a step that are alike are one column.
+        // Consecutive backwards of a step that are alike share a column.
         let groups = runs(
             &backwards.iter().map(|((step, _), _)| *step).zip(columns.iter()).collect::<Vec<_>>(),
         );
@@ -92,7 +92,7 @@ impl<'a> Hooks<'a> {
     }
 }
 
-/// Cell for what the hook of one parameter did on each rank.
+/// The cell with the firings of one parameter's hook on all ranks.
 fn cell(held: &[&Firings], param: usize, world_size: usize) -> Cell {
     let count =
         |list: &Option<Vec<u32>>| list.as_ref().map(|list| list.get(param).copied().unwrap_or(0));

@@ -1,10 +1,10 @@
-//! Words on the page that several panels share.
+//! The labels that several panels of the page share.
 
 use crate::Report;
 use crate::words::counted;
 use zprobe_model::trace::Point;
 
-/// A moment of a step: what was read, and after what.
+/// A moment of a step in words: the buffer, and the microbatch after which it was read.
 pub(super) fn moment(report: &Report, point: Point, microbatch: Option<usize>) -> String {
     let boundary = report.run.spec.gradient_accumulation_steps.saturating_sub(1);
     match (point, microbatch) {
@@ -17,7 +17,7 @@ pub(super) fn moment(report: &Report, point: Point, microbatch: Option<usize>) -
     }
 }
 
-/// Ranks in words: `ranks 0 to 7`, or `all 512 ranks`.
+/// Ranks in words: `ranks 0 and 1`, or `all 512 ranks`.
 pub(super) fn ranks(ranks: &[usize], world_size: usize) -> String {
     if ranks.len() == world_size && world_size > 3 {
         format!("all {world_size} ranks")
@@ -26,7 +26,7 @@ pub(super) fn ranks(ranks: &[usize], world_size: usize) -> String {
     }
 }
 
-/// A duration, in the unit that suits it.
+/// A duration as text, in a unit that fits its size.
 pub(super) fn duration(ns: u64) -> String {
     let ns = ns as f64;
     match ns {
@@ -38,7 +38,7 @@ pub(super) fn duration(ns: u64) -> String {
     }
 }
 
-/// Groups of neighbours that are alike, as ranges.
+/// The ranges of consecutive items that are equal.
 pub(super) fn runs<T: PartialEq>(items: &[T]) -> Vec<std::ops::Range<usize>> {
     let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
     for (at, item) in items.iter().enumerate() {

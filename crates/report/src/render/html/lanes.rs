@@ -1,7 +1,7 @@
-//! The timeline: a lane for each rank, its phases above and its collectives below.
+//! The panel of the timeline: a lane for each rank, with its phases above and its collectives below.
 //!
-//! All ranks' spans of one kind are one SVG path, so that the page stays small and quick with
-//! hundreds of ranks. The script finds the span under the pointer in the path again.
+//! All spans of one kind on all ranks are one SVG path, so that the page stays small and quick with hundreds of ranks.
+//! The script of the page finds the span under the pointer in the path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,77 +11,77 @@ use super::time_scale::{TimeScale, WIDTH};
 use crate::timeline::{Lane, Timeline};
 use zprobe_model::trace::{CollectiveOp, Outcome, Phase};
 
-/// Height of a lane in units of the drawing.
+/// The height of a lane, in units of the drawing.
 const LANE: usize = 10;
 
-/// Most spans for which all ranks are drawn; with more, some ranks are left out.
+/// The largest number of spans for which all ranks are drawn; with more spans, some ranks are left out.
 const SPANS_DRAWN: usize = 60_000;
 
-/// The panel of the timeline.
+/// The data of the panel of the timeline.
 pub(super) struct Lanes {
     pub width: u64,
     pub height: usize,
-    /// Height of the drawing in pixels.
+    /// The height of the drawing, in pixels.
     pub pixels: usize,
-    /// Spans of one phase of one step and microbatch, of all ranks.
+    /// The paths of the phases: one path for each phase of a step and microbatch, with the spans of all ranks.
     pub phases: Vec<Path>,
-    /// Collectives of one kind, of all ranks.
+    /// The paths of the collectives: one path for each operation, with the calls of all ranks.
     pub collectives: Vec<Path>,
-    /// Marks at the ends of ranks that did not finish.
+    /// The path of the marks at the ends of ranks that did not finish.
     pub broken: String,
-    /// Silences that are cut short, and their lengths.
+    /// The silences that are cut short, with their lengths.
     pub cuts: Vec<Cut>,
     pub knots: String,
-    /// Ranks, beside their lanes.
+    /// The labels of the ranks, next to their lanes.
     pub labels: Vec<Label>,
-    /// Ranks that are drawn, as a list for the script, and how many there are.
+    /// The ranks that are drawn, as a list for the script; `drawn` is their number, and `of` the number of all ranks.
     pub ranks: String,
     pub drawn: usize,
     pub of: usize,
     pub ticks: Vec<Tick>,
     pub legend: Vec<&'static str>,
-    /// Time at which the recording began, and its length.
+    /// The time at which the recording began; `length` is its duration.
     pub started: String,
     pub length: String,
     pub totals: Totals,
 }
 
-/// Spans that look alike.
+/// A path of all spans with the same look.
 pub(super) struct Path {
     pub class: &'static str,
     pub title: String,
     pub d: String,
 }
 
-/// A silence that is cut short.
+/// A silence of all ranks that is cut short.
 pub(super) struct Cut {
     pub x: u64,
     pub width: u64,
     pub title: String,
 }
 
-/// A rank beside its lane.
+/// The label of a rank next to its lane.
 pub(super) struct Label {
     pub rank: usize,
-    /// Middle of the lane, in pixels.
+    /// The y coordinate of the middle of the lane, in pixels.
     pub y: String,
     pub is_broken: bool,
 }
 
-/// A time on the axis.
+/// A tick on the axis of time.
 pub(super) struct Tick {
     pub percent: usize,
     pub text: String,
 }
 
-/// Time in each phase.
+/// The table of the time in each phase.
 pub(super) struct Totals {
     pub heads: Vec<String>,
     pub rows: Vec<(&'static str, Vec<String>)>,
 }
 
 impl Lanes {
-    /// The drawing of a timeline; none for a trace without times, or before any rank was heard.
+    /// Makes the drawing of a timeline; `None` for a trace without times or without a record of any rank.
     pub fn new(timeline: &Timeline) -> Option<Self> {
         let all = &timeline.lanes;
         if timeline.length_ns == 0 || all.iter().all(|lane| lane.spans.is_empty()) {
@@ -130,7 +130,7 @@ impl Lanes {
     }
 }
 
-/// Ranks that are drawn: all, or of a run with too many spans every n-th and those that did not
+/// The ranks that are drawn: all ranks, or, if there are too many spans, every n-th rank and the ranks that did not
 /// finish.
 fn chosen(lanes: &[Lane]) -> Vec<usize> {
     let spans: usize = lanes.iter().map(|lane| lane.spans.len() + lane.calls.len()).sum();
@@ -138,7 +138,7 @@ fn chosen(lanes: &[Lane]) -> Vec<usize> {
     (0..lanes.len()).filter(|&rank| rank % every == 0 || !lanes[rank].finished).collect()
 }
 
-/// A horizontal stroke at a lane.
+/// Adds a horizontal stroke in a lane to the path `d`.
 fn stroke(d: &mut String, scale: &TimeScale, at: usize, height: usize, from: u64, to: u64) {
     let (from, to) = (scale.x(from), scale.x(to));
     let _ = write!(d, "M{from} {}h{}", at * LANE + height, (to - from).max(1));
@@ -198,7 +198,7 @@ impl Cut {
     }
 }
 
-/// Kinds of phases that occur, in the order of the step.
+/// The phases that occur, in the order of the step, after the start-up.
 fn legend(lanes: &[(usize, &Lane)]) -> Vec<&'static str> {
     let spans = || lanes.iter().flat_map(|(_, lane)| &lane.spans);
     let occurs = |phase: &&Phase| spans().any(|span| span.what.is_some_and(|w| w.2 == **phase));
@@ -206,7 +206,7 @@ fn legend(lanes: &[(usize, &Lane)]) -> Vec<&'static str> {
     ["start-up"].into_iter().chain(phases).collect()
 }
 
-/// Time in each phase and in collectives: of each rank, or of many the least, the median and the
+/// The time in each phase and in collectives: for each rank, or, if there are many ranks, the least, the median and the
 /// most.
 fn totals(lanes: &[Lane]) -> Totals {
     let few = lanes.len() <= super::RANKS_SHOWN;

@@ -1,9 +1,8 @@
-//! The report as one HTML page, to be read in a browser or attached to a bug report.
+//! Renders the report as one HTML page, to be read in a browser or attached to a bug report.
 //!
-//! The page is a file of its own: style and script are inside, it asks for nothing from the
-//! network, and its policy forbids the browser to do so. Everything is drawn here, as tables and
-//! SVG; the script only makes links light up their place and the timeline zoom. Whatever a rank or
-//! an engine said is escaped by the template, and the policy lets no other script or style run.
+//! The page is self-contained: style and script are inline, and its policy forbids network access. All tables and SVG
+//! are drawn in Rust; the script only highlights the targets of links and zooms the timeline. The template escapes all
+//! text from ranks and engines, and the policy allows no other script or style.
 
 mod buckets;
 mod chart;
@@ -36,10 +35,10 @@ use zprobe_model::visible::Visible;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Most ranks that are drawn one by one; more are drawn in groups that are alike.
+/// The largest number of ranks that are drawn one by one; more ranks are drawn in groups that are alike.
 const RANKS_SHOWN: usize = MOST_APART;
 
-/// Data of the page's template.
+/// The data of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Page<'a> {
@@ -57,12 +56,12 @@ struct Page<'a> {
     explanations: Vec<Explanation<'a>>,
 }
 
-/// The page of a report. The timeline is drawn from the times in `trace`, the recording that the
-/// report was made of; everything else from the report. `explain` gives the documentation of a
-/// rule, in Markdown, by its code.
+/// Renders the page of a report. The timeline is drawn from the times in `trace`, the recording that the report was
+/// made of; everything else comes from the report. `explain` returns the documentation of a rule in Markdown, by its
+/// code.
 ///
 /// # Errors
-/// When the template cannot be filled in, which does not happen with a report.
+/// If the template cannot be filled in, which does not happen with a report.
 pub fn html(
     report: &Report,
     trace: &Trace,
@@ -71,7 +70,7 @@ pub fn html(
     page(&Visible::of(report)?, trace, &|code| explain(code))
 }
 
-/// The page of a report in which control characters are visible.
+/// Renders the page of a report in which control characters are already visible.
 fn page<'a>(
     report: &'a Visible<Report>,
     trace: &Trace,
@@ -108,7 +107,7 @@ fn page<'a>(
 }
 
 impl Page<'_> {
-    /// A sign beside the verdict, so that nobody has to tell colours apart.
+    /// The sign next to the verdict, so that no reader depends on its colour.
     fn sign(&self) -> &'static str {
         match self.report.verdict {
             Verdict::Clean => "✓",
@@ -123,17 +122,17 @@ impl Page<'_> {
         self.report.ranks.iter().any(|rank| !rank.finished)
     }
 
-    /// True if the page holds the documentation of a rule.
+    /// True if the page contains the documentation of the rule with this code.
     fn is_explained(&self, code: &str) -> bool {
         self.explanations.iter().any(|known| known.code == code)
     }
 
-    /// The sections about these topics that there are.
+    /// The existing sections about these topics.
     fn about(&self, topics: &[Topic]) -> Vec<&Section<'_>> {
         topics.iter().filter_map(|topic| self.document.about(*topic)).collect()
     }
 
-    /// True if the journey departs from the plan at a buffer, which the table of weights has a row for.
+    /// True if the journey first departs from the plan at a buffer, which has a row in the table of weights.
     fn departs_at_buffer(&self) -> bool {
         self.report.first_divergence.as_ref().is_some_and(|first| first.point.is_some())
     }

@@ -1,20 +1,20 @@
-//! Norms of gradient buffers, moment by moment.
+//! The panel with the norms of gradient buffers, moment by moment.
 
 use super::chart::Chart;
 use super::labels::moment;
 use crate::Report;
 
-/// Most ranks that have a line each; more are a band from the smallest to the largest.
+/// The largest number of ranks with a line each; more ranks are shown as a band from the smallest to the largest norm.
 const LINES_SHOWN: usize = 8;
 
-/// The panel of the norms.
+/// The data of the panel of norms.
 pub(super) struct Norms {
     pub heads: Vec<String>,
     pub rows: Vec<Row>,
     pub chart: Chart,
 }
 
-/// A moment.
+/// A row of the table: the norms at one moment.
 pub(super) struct Row {
     pub step: usize,
     pub what: String,
@@ -49,7 +49,7 @@ impl Norms {
     }
 }
 
-/// The norm, and its difference to that of rank 0.
+/// The norm of a rank, with the difference to the norm of rank 0 in percent.
 fn cell(row: &crate::Norms, rank: usize) -> String {
     let norm = text(row.norms.get(rank).copied().flatten());
     match row.difference_percent.get(rank) {
@@ -64,7 +64,7 @@ fn text(norm: Option<f64>) -> String {
     norm.map_or("–".to_owned(), |norm| format!("{norm:.4}"))
 }
 
-/// Rank 0, smallest, median and largest.
+/// The cells of a row for many ranks: the norm of rank 0, the smallest, the median and the largest norm.
 fn summary(row: &crate::Norms) -> Vec<String> {
     let sorted = row.sorted();
     let at = |place: Option<&(f64, usize)>| {

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // Links light up the place they lead to, and the columns of their microbatch.
+  // A click on a link highlights its target, and the columns of its microbatch.
   const put_out = () => {
     for (const lit of document.querySelectorAll(".lit, .lit-column")) {
       lit.classList.remove("lit", "lit-column");
@@ -38,7 +38,7 @@
   addEventListener("hashchange", follow);
   if (location.hash) follow();
 
-  // On paper nothing can be opened.
+  // On paper nothing can be opened, so all details are open while the page is printed.
   const opened = [];
   addEventListener("beforeprint", () => {
     for (const box of document.querySelectorAll("details:not([open])")) {
@@ -50,7 +50,7 @@
     for (const box of opened.splice(0)) box.open = false;
   });
 
-  // The timeline: zoom, and say what is under the pointer.
+  // The timeline: zooms, and shows the span under the pointer.
   const lanes = document.querySelector(".lanes");
   if (!lanes) return;
   const spans = lanes.querySelector(".spans");
@@ -117,7 +117,7 @@
     zoom(event.deltaY > 0 ? 1.25 : 0.8, event.offsetX / spans.clientWidth);
   }, { passive: false });
 
-  // A path holds the spans of one kind on all ranks, as `M<from> <y>h<length>`.
+  // A path holds the spans of one kind on all ranks, each as `M<from> <y>h<length>`.
   const found = new WeakMap();
   const pieces = (path) => {
     if (!found.has(path)) {

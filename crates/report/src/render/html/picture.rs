@@ -1,32 +1,33 @@
-//! A weight matrix as it is drawn: neighbouring columns of many microbatches that are alike as one,
-//! colours that diverge around what is planned.
+//! The picture of a weight matrix. If there are many microbatches, neighbouring columns that are alike are merged;
+//! colours show whether a weight is below or above its planned value.
 
 use super::form::{Form, Line, Who};
 use super::labels::runs;
 use crate::words::{earlier_gradient, weight_text};
 
-/// Most microbatches that have a column each; of more, those that are alike are drawn in groups.
+/// The largest number of microbatches with a column each; of more microbatches, neighbours that are alike share a
+/// column.
 const COLUMNS_SHOWN: usize = 16;
 
-/// Most different lines that are drawn; more are only counted.
+/// The largest number of different lines that are drawn; further lines are only counted.
 const LINES_SHOWN: usize = 64;
 
-/// A matrix, ready to be drawn.
+/// A weight matrix, prepared for the template.
 pub(super) struct Picture {
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
-    /// Lines that are not drawn.
+    /// The number of lines that are not drawn.
     pub more_rows: usize,
-    /// The planned weights in a line, where they are not all 1.
+    /// The planned weights in one line of text; `None` if all are 1.
     pub planned: Option<String>,
 }
 
-/// Side of a cell in the small picture of a matrix, in pixels.
+/// The side of a cell in the small picture of a matrix, in pixels.
 const MINI: usize = 7;
 
 impl Picture {
-    /// The picture of a form. `leftover` is true if gradients of earlier steps were looked for;
-    /// weights within `tolerance` of what is planned are as planned.
+    /// Makes the picture of a form. `leftover` is true if gradients of earlier steps were searched for; weights within
+    /// `tolerance` of the planned value count as planned.
     pub fn new(form: &Form, leftover: bool, tolerance: f64) -> Self {
         let shown = &form.lines[..form.lines.len().min(LINES_SHOWN)];
         let earlier = shown.iter().map(|(_, line)| line.leftover.len()).max().unwrap_or(0);
@@ -35,7 +36,7 @@ impl Picture {
         for group in
             columns_of(shown, earlier, earlier > 0, |line, at| (line.leftover.get(at), None))
         {
-            // Each earlier step has as many columns as this one has microbatches.
+            // Each earlier step has one column for each microbatch, as the current step does.
             let place = |at: usize| {
                 let back = (earlier - at - 1) / microbatches.max(1) + 1;
                 earlier_gradient(back, at % microbatches.max(1))
@@ -70,12 +71,12 @@ impl Picture {
         }
     }
 
-    /// Width and height of the small picture.
+    /// The width and the height of the small picture, in pixels.
     pub fn mini_size(&self) -> (usize, usize) {
         (self.columns.len() * MINI, self.rows.len() * MINI)
     }
 
-    /// Cells of the small picture: place, and colour.
+    /// The cells of the small picture: x, y and the class that sets the colour.
     pub fn mini_cells(&self) -> impl Iterator<Item = (usize, usize, &'static str)> {
         self.rows.iter().enumerate().flat_map(|(y, row)| {
             let place = move |(x, cell): (usize, &Cell)| (x * MINI, y * MINI, cell.class);
@@ -84,20 +85,20 @@ impl Picture {
     }
 }
 
-/// A column: a microbatch or several that are alike, or what earlier steps left.
+/// A column of the picture: one or several microbatches that are alike, or gradients of earlier steps.
 pub(super) struct Column {
     pub label: String,
     pub microbatches: Option<std::ops::Range<usize>>,
     earlier: Option<usize>,
 }
 
-/// A line of cells.
+/// A row of the picture: the weights of a source rank or of several.
 pub(super) struct Row {
     pub label: String,
     pub cells: Vec<Cell>,
 }
 
-/// A weight.
+/// A cell of the picture: one weight.
 pub(super) struct Cell {
     pub text: String,
     pub class: &'static str,
@@ -105,18 +106,18 @@ pub(super) struct Cell {
 }
 
 impl Column {
-    /// First microbatch.
+    /// The first microbatch of the column; `None` for a column of earlier steps.
     pub fn first(&self) -> Option<usize> {
         self.microbatches.as_ref().map(|group| group.start)
     }
 
-    /// Last microbatch.
+    /// The last microbatch of the column; `None` for a column of earlier steps.
     pub fn last(&self) -> Option<usize> {
         self.microbatches.as_ref().map(|group| group.end - 1)
     }
 }
 
-/// Planned weights in words, where they are not 1 everywhere.
+/// The planned weights in words; `None` if all are 1.
 fn planned(form: &Form) -> Option<String> {
     let expected = || form.lines.iter().flat_map(|(_, line)| &line.expected);
     if expected().all(|bits| f64::from_bits(*bits) == 1.0) {
@@ -130,7 +131,8 @@ fn planned(form: &Form) -> Option<String> {
     Some(lines.join(" "))
 }
 
-/// Columns of a part of the lines; neighbours that are alike in every line as one if `merges`.
+/// The ranges of indices that become columns. If `merges` is true, neighbours that are alike in every line share a
+/// column.
 fn columns_of(
     lines: &[(Who, Line)],
     count: usize,
@@ -172,7 +174,8 @@ impl Cell {
     }
 }
 
-/// The colour of a weight: neutral as planned, else one of four steps below or above.
+/// The class that sets the colour of a weight: neutral if the weight is as planned, otherwise one of four steps below
+/// or above.
 fn class(weight: f64, expected: f64, tolerance: f64) -> &'static str {
     let difference = weight - expected;
     let size = difference.abs();
@@ -183,7 +186,7 @@ fn class(weight: f64, expected: f64, tolerance: f64) -> &'static str {
     if difference < 0.0 { ["n1", "n2", "n3", "n4"][step] } else { ["p1", "p2", "p3", "p4"][step] }
 }
 
-/// The letters of an index: `A` to `Z`, then `AA`.
+/// The letters of an index: `A` to `Z`, then `AA` and so on.
 pub(super) fn letters(mut index: usize) -> String {
     let mut text = String::new();
     loop {
@@ -226,7 +229,7 @@ mod tests {
         }
     }
 
-    /// A leak of the boundary microbatch, as one of `world_size` ranks holds it.
+    /// The weights on one of `world_size` ranks after a leak of the boundary microbatch.
     fn leak(rank: usize, world_size: usize) -> Contribution {
         let row = |source| vec![1.0, if source == rank { world_size as f64 } else { 0.0 }];
         entry(rank, (0..world_size).map(row).collect())

@@ -1,24 +1,24 @@
-//! The timeline's scale: linear in time, but for long silences, which are cut short.
+//! The scale of the timeline: linear in time, except that long silences are cut short.
 
-/// Width of the whole timeline, in units of the drawing.
+/// The width of the whole timeline, in units of the drawing.
 pub(super) const WIDTH: u64 = 50_000;
 
-/// Share of the remaining time above which a silence of all ranks is cut short.
+/// A silence of all ranks is cut short if it takes more than this share of the remaining time.
 const LONG: f64 = 0.3;
 
-/// Share of the width that a silence takes which is cut short.
+/// The share of the width that each silence which is cut short takes.
 const CUT: f64 = 0.03;
 
-/// Scale that maps times to places.
+/// The scale that maps times to x coordinates.
 pub(super) struct TimeScale {
-    /// Times and their places, ascending; linear in between.
+    /// Pairs of a time and its x coordinate, ascending; the scale is linear between two pairs.
     knots: Vec<(u64, u64)>,
-    /// Silences that were cut short: beginning and end.
+    /// The beginnings and the ends of the silences that are cut short.
     pub cuts: Vec<(u64, u64)>,
 }
 
 impl TimeScale {
-    /// A scale for everything that happened at these times, ascending.
+    /// Makes the scale for events at these times, which must ascend.
     pub fn new(moments: &[u64]) -> Self {
         let mut gaps: Vec<(u64, u64)> = moments.windows(2).map(|pair| (pair[0], pair[1])).collect();
         gaps.sort_by_key(|(from, to)| std::cmp::Reverse(to - from));
@@ -50,24 +50,24 @@ impl TimeScale {
         Self { knots, cuts }
     }
 
-    /// The place of a time.
+    /// The x coordinate of a time.
     pub fn x(&self, t: u64) -> u64 {
         between(&self.knots, t, |knot| *knot)
     }
 
-    /// The time at a place.
+    /// The time at an x coordinate.
     pub fn time(&self, x: u64) -> u64 {
         between(&self.knots, x, |(t, x)| (*x, *t))
     }
 
-    /// `time place` pairs, for the script.
+    /// The pairs of a time and its x coordinate as text, for the script of the page.
     pub fn knots(&self) -> String {
         let pairs: Vec<String> = self.knots.iter().map(|(t, x)| format!("{t} {x}")).collect();
         pairs.join(" ")
     }
 }
 
-/// Linear interpolation between pairs of a value and what it maps to.
+/// Interpolates linearly between the knots; `pair` returns the value and the result of a knot.
 fn between(knots: &[(u64, u64)], value: u64, pair: impl Fn(&(u64, u64)) -> (u64, u64)) -> u64 {
     let after = knots.partition_point(|knot| pair(knot).0 <= value);
     match (after.checked_sub(1).map(|at| pair(&knots[at])), knots.get(after).map(&pair)) {

@@ -1,5 +1,5 @@
-//! Contribution weights: a table with the matrix of every buffer, and the distinct matrices drawn
-//! large.
+//! The panel of contribution weights: a table with a small picture for every buffer, and large pictures of the distinct
+//! matrices.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,62 +11,61 @@ use crate::words::{abridged, counted, weight_text};
 use crate::{Contribution, Report};
 use zprobe_model::trace::Point;
 
-/// Most distinct matrices that are drawn; more are only counted.
+/// The largest number of distinct matrices that are drawn; further matrices are only counted.
 const MATRICES_SHOWN: usize = 24;
 
-/// The panel of the weights.
+/// The data of the panel of weights.
 pub(super) struct Weights {
-    /// Rows, one a moment, in the order in which they were reached; steps that were alike share
-    /// theirs.
+    /// The rows of the table, one for each moment, in the order of the journey; steps that were alike share their rows.
     pub moments: Vec<Moment>,
-    /// Heads of the ranks' columns; empty where ranks are drawn in groups.
+    /// The heads of the columns for ranks; empty if ranks are drawn in groups.
     pub heads: Vec<String>,
-    /// The distinct matrices that are not as planned; of a run where all are, the one that the
-    /// optimizer consumed first.
+    /// The distinct matrices that are not as planned; if all are as planned, only the first matrix of the optimizer's
+    /// input.
     pub matrices: Vec<Matrix>,
-    /// Distinct matrices that are not drawn.
+    /// The number of distinct matrices that are not drawn.
     pub omitted: usize,
-    /// Largest error of a weight, in words; none where all weights are exact.
+    /// The largest bound on the error of a weight, as text; `None` if all weights are exact.
     pub any_tolerance: Option<String>,
 }
 
-/// A moment of a step, and the steps in which all moments were alike.
+/// A row of the table: a moment of a step, for all steps in which all moments were alike.
 pub(super) struct Moment {
     pub steps: String,
     pub what: String,
     pub cells: Vec<Holders>,
-    /// True if the journey departs from the plan here for the first time.
+    /// True if the journey first departs from the plan at this moment.
     pub is_first: bool,
 }
 
-/// Ranks that hold the same at a moment.
+/// Ranks that hold the same weights at a moment.
 pub(super) struct Holders {
     pub ranks: String,
     pub held: Vec<Held>,
 }
 
-/// A matrix at a moment.
+/// A reference to the matrix that a buffer holds at a moment.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Held {
-    /// Letter of the matrix; empty where it is not drawn.
+    /// The letter of the matrix; empty if the matrix is not drawn.
     pub letter: String,
     pub as_planned: bool,
-    /// Width and height of its small picture, in pixels.
+    /// The width and the height of the matrix's small picture, in pixels.
     pub size: (usize, usize),
 }
 
-/// A distinct matrix.
+/// A distinct matrix that is drawn large.
 pub(super) struct Matrix {
     pub letter: String,
     pub picture: Picture,
-    /// Places of the matrix on the journey, one a line.
+    /// The places of the matrix on the journey, one place for each line.
     pub places: Vec<String>,
-    /// Largest part that no gradient explains, where that is too much.
+    /// The largest part that no gradient explains, as text; `None` if the part is within the tolerance.
     pub unexplained: Option<String>,
-    /// Number of sets of weights that explain the elements, of which this is one; else 0.
+    /// The number of sets of weights, including this set, that explain the elements; 0 if the weights are certain.
     pub possible: usize,
     pub as_planned: bool,
-    /// Point, step and rank of the buffers.
+    /// The point, the step and the rank of each buffer that holds the matrix.
     holders: HashSet<(Point, usize, usize)>,
 }
 
@@ -85,7 +84,7 @@ impl Weights {
                 })
                 .push(at);
         }
-        // What the optimizer consumed matters most, and what it led to.
+        // Matrices of the points from the gradient before the step on are drawn first, because they matter most.
         let is_late =
             |form: &&Form| of_form[form].iter().any(|&at| entries[at].point >= Point::BeforeStep);
         let mut drawn: Vec<&Form> = order.iter().copied().filter(|f| !f.as_planned).collect();
@@ -118,8 +117,8 @@ impl Weights {
         }
     }
 
-    /// The drawn matrix that is not as planned in this step, on this rank if one is given: what the
-    /// optimizer consumed, or else what was read before or after it.
+    /// The index of a drawn matrix that is not as planned, restricted to this step and this rank if they are given. A
+    /// matrix of the optimizer's input comes before matrices of other points.
     pub fn departed(&self, step: Option<usize>, rank: Option<usize>) -> Option<usize> {
         let is_there = |point: Option<Point>| {
             self.matrices.iter().position(|matrix| {
@@ -135,8 +134,8 @@ impl Weights {
     }
 }
 
-/// The form of each entry. Forms that are about one rank among many, and about a different one in
-/// other buffers, are the same form without the rank's name.
+/// The form of each entry. If several forms differ only in which single rank is special, the name of that rank is left
+/// out, so that the forms are equal.
 fn forms(entries: &[Contribution]) -> Vec<Form> {
     let forms: Vec<Form> = entries.iter().map(Form::new).collect();
     let nameless: Vec<_> =
@@ -215,13 +214,13 @@ fn moments(
     rows.collect()
 }
 
-/// Numbers in words: `0 and 1`.
+/// Step numbers in words, without the noun: `0 and 1`.
 fn numbers_of(list: &[usize]) -> String {
     let text = counted("step", list);
     text.split_once(' ').map_or(String::new(), |(_, numbers)| numbers.to_owned())
 }
 
-/// A cell for each rank, or, of many ranks, one for all that hold the same.
+/// A cell for each rank; if there are many ranks, one cell for all ranks that hold the same.
 fn holders(cells: Vec<Vec<Held>>, world_size: usize) -> Vec<Holders> {
     let mut groups: Vec<(Vec<usize>, Vec<Held>)> = Vec::new();
     for (rank, held) in cells.into_iter().enumerate() {
@@ -255,8 +254,7 @@ impl Matrix {
     }
 }
 
-/// Places of a matrix, `optimizer's input: steps 0 and 1, rank 0`, for each point and each part of
-/// the model.
+/// The places of a matrix, one for each point and each part of the model: `optimizer's input: steps 0 and 1, rank 0`.
 fn places(report: &Report, held: &[&Contribution]) -> Vec<String> {
     type Moment<'a> = (Point, Option<usize>, Option<&'a [String]>, bool);
     let mut by_moment: BTreeMap<Moment<'_>, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();

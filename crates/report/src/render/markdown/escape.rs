@@ -1,16 +1,16 @@
-//! Text of strangers in Markdown, as GitHub reads it: it means itself.
+//! Escapes untrusted text for GitHub's Markdown, so that GitHub shows the text as it is.
 
-/// Comment that GitHub drops, so that the texts on both sides of it are no mention, reference or
-/// address together.
+/// A comment that GitHub drops. Between two texts, the comment keeps GitHub from reading both together as a mention, a
+/// reference or an address.
 const BREAK: &str = "<!-- -->";
 
-/// Text that means itself in Markdown: no markup, no mention of a user, no link.
+/// The text escaped for Markdown, so that it contains no markup, no mention of a user and no link.
 pub fn escaped(text: &str) -> String {
     let mut escaped = apart(text, |c, before, next| match c {
         '\\' | '`' | '*' | '<' | '|' | '~' | '[' | ']' | '&' => Some(format!("\\{c}")),
-        // Inside a word it is a letter like others.
+        // Inside a word, an underscore has no meaning in Markdown.
         '_' if !(before.is_alphanumeric() && next.is_alphanumeric()) => Some("\\_".to_owned()),
-        // In a formula, a backslash before it has another meaning.
+        // A backslash before the dollar sign has another meaning in a formula.
         '$' => Some("&#36;".to_owned()),
         _ => None,
     });
@@ -20,7 +20,7 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// An address as it stands, which GitHub makes a link of; anything else is escaped as text.
+/// A plain `https` address unchanged, so that GitHub makes a link of it; anything else is escaped as text.
 pub(super) fn address(link: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/#".contains(c);
     match link.strip_prefix("https://") {
@@ -29,7 +29,7 @@ pub(super) fn address(link: &str) -> String {
     }
 }
 
-/// Text that means itself inside an HTML element in Markdown.
+/// The text escaped for an HTML element in Markdown.
 pub fn escaped_html(text: &str) -> String {
     apart(text, |c, _, _| match c {
         '&' => Some("&amp;".to_owned()),
@@ -40,14 +40,13 @@ pub fn escaped_html(text: &str) -> String {
     })
 }
 
-/// A few words as code, which end neither the code nor the cell of a table.
+/// A few words as inline code; characters that would end the code or the cell of a table are replaced.
 pub fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "¦").replace('`', "'").replace(['\n', '\r'], " "))
 }
 
-/// The text in one line. `escape` returns the replacement for a character, given the ones before
-/// and after it, or none. Everything that GitHub makes a link of wherever it stands is broken in
-/// two.
+/// The text in one line. `escape` gets a character with the characters before and after it, and returns a replacement
+/// or `None`. Mentions, references and addresses are broken in two, so that GitHub makes no links of them.
 fn apart(text: &str, escape: impl Fn(char, char, char) -> Option<String>) -> String {
     let mut apart = String::with_capacity(text.len());
     let mut before = ' ';
@@ -74,12 +73,12 @@ fn apart(text: &str, escape: impl Fn(char, char, char) -> Option<String>) -> Str
     apart
 }
 
-/// Position of the sign by which the line would be a heading, an item, a quotation or a rule.
+/// The byte position of the sign that would make the line a heading, a list item, a quotation or a rule.
 fn block_sign(line: &str) -> Option<usize> {
     let start = line.len() - line.trim_start().len();
     let rest = &line[start..];
     if rest.trim_end() == "-" {
-        // A single dash is the sign for an empty cell of a table.
+        // A single dash stands for an empty cell of a table.
         return None;
     }
     let ends = |at: usize| rest[at..].chars().next().is_none_or(char::is_whitespace);
@@ -97,7 +96,7 @@ fn block_sign(line: &str) -> Option<usize> {
     is_sign.then_some(start)
 }
 
-/// A block of code that no content ends early.
+/// A code block whose fence is longer than any run of backticks in the content.
 pub fn block(language: &str, content: &str) -> String {
     let longest = content.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);

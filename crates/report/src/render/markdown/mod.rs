@@ -1,4 +1,4 @@
-//! The document as Markdown, as GitHub reads it: for issues, pull requests and job summaries.
+//! Renders the document as GitHub's Markdown, for issues, pull requests and job summaries.
 
 mod escape;
 
@@ -10,14 +10,14 @@ use crate::Finding;
 use crate::document::{Block, Document, Fact, Matrix, RankGroup, Section, Span, Table};
 use zprobe_model::visible::Visible;
 
-/// Most microbatches and most ranks that make a readable matrix.
+/// The largest number of columns (microbatches) and of rows (ranks) of a readable matrix.
 const MATRIX_COLUMNS: usize = 24;
 const MATRIX_ROWS: usize = 64;
 
-/// Most rows of a table that is not folded.
+/// The largest number of rows of a table that is not folded.
 const OPEN_ROWS: usize = 16;
 
-/// The whole report.
+/// Renders the whole report.
 pub(super) fn render(report: &Visible<Report>) -> serde_json::Result<String> {
     let document = Document::of(report)?;
     let verdict = document.verdict.name().to_uppercase();
@@ -31,12 +31,12 @@ pub(super) fn render(report: &Visible<Report>) -> serde_json::Result<String> {
     Ok(text)
 }
 
-/// Lines as items of a list.
+/// Lines as the items of a list.
 pub fn items(lines: &[String]) -> String {
     lines.iter().map(|line| format!("- {}\n", escaped(line))).collect()
 }
 
-/// Findings with everything that is known of each, one root cause after the other.
+/// The findings with all of their facts, one root cause after the other.
 pub fn findings(findings: &[Finding]) -> String {
     findings.iter().map(finding).collect()
 }
@@ -47,7 +47,7 @@ fn finding(finding: &Finding) -> String {
     format!("\n**{title}**{place}: {}\n\n{}", escaped(&finding.message), facts(&finding.facts()))
 }
 
-/// A section under its title. Details, and sections with a long table, are folded.
+/// A section under its title. Sections of details and sections with a long table are folded.
 pub fn titled(section: &Section<'_>) -> String {
     let long =
         |block: &Block<'_>| matches!(block, Block::Table(table) if table.rows.len() > OPEN_ROWS);
@@ -58,7 +58,7 @@ pub fn titled(section: &Section<'_>) -> String {
     format!("\n#### {}\n{}", escaped(&section.title), body(section))
 }
 
-/// The content of a section.
+/// The content of a section without its title.
 pub fn body(section: &Section<'_>) -> String {
     section.blocks.iter().map(|block| format!("\n{}", blocks(block))).collect()
 }
@@ -80,7 +80,7 @@ fn blocks(content: &Block<'_>) -> String {
     }
 }
 
-/// Facts as items of a list.
+/// Facts as the items of a list.
 pub fn facts(facts: &[Fact]) -> String {
     let item = |fact: &Fact| {
         let lead = escaped(&fact.lead());
@@ -98,7 +98,7 @@ fn span(span: &Span) -> String {
     }
 }
 
-/// A table; what is wrong is bold.
+/// A table in which wrong values are bold.
 fn grid(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let rule = |at: usize| if at < table.left { "---" } else { "---:" }.to_owned();
@@ -126,7 +126,7 @@ fn matrix(what: &str, matrix: &Matrix) -> String {
     text + &items(&matrix.notes)
 }
 
-/// Endings of ranks, with their last words.
+/// The outcomes of a group of ranks, with failure messages, the last lines of standard error, and stack traces.
 fn ranks(group: &RankGroup<'_>) -> String {
     let first = group.first();
     let label = format!("{} ({})", group.label(), first.ending());

@@ -1,6 +1,6 @@
-//! Workflow commands of GitHub Actions: an annotation for each finding, then all in a line.
+//! Renders a suite as workflow commands of GitHub Actions: an annotation for each finding, then a summary line.
 //!
-//! Escaping as GitHub's toolkit does it (`packages/core/src/command.ts` of `actions/toolkit`).
+//! The escaping is that of GitHub's toolkit (`packages/core/src/command.ts` of `actions/toolkit`).
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub fn render(suite: &Visible<Suite>) -> String {
         annotate(&mut text, case, &[]);
     }
     for cause in suite.causes() {
-        // An annotation stands at one file.
+        // An annotation belongs to one file, so cases of different files get different annotations.
         let mut files: Vec<Vec<&Case>> = Vec::new();
         for case in cause.cases() {
             match files.iter_mut().find(|cases| cases[0].file == case.file) {
@@ -42,7 +42,7 @@ pub fn render(suite: &Visible<Suite>) -> String {
     text
 }
 
-/// Annotates what is wrong with a case; `others` have the same cause.
+/// Writes the annotations for the findings or the complaint of a case; `others` are cases with the same cause.
 fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
     let file = case.file.as_deref().map(|file| (file, 1));
     let mut place_of_all = case.id();
@@ -70,7 +70,7 @@ fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
         }
         *text += &command(level, file, &title, &message);
     }
-    // The annotation of a finding that is not accepted says more than the complaint.
+    // The complaint is annotated only if no finding is, because an annotated finding says more.
     if case.status.is_bad() && case.findings.iter().all(|it| it.accepted.is_some()) {
         let title = format!("{place_of_all} {}", case.status);
         let message = format!("{}{also}\nagain: {}", case.complaint(), case.command);
@@ -86,12 +86,12 @@ fn command(level: &str, place: Option<(&str, usize)>, title: &str, message: &str
     format!("::{level} {place}title={}::{}\n", property(title), data(message))
 }
 
-/// Escapes the text behind `::`.
+/// Escapes the text after the second `::` of a command.
 fn data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Escapes the value of a property, which a comma or a colon would end.
+/// Escapes the value of a property, which would otherwise end at a comma or a colon.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -1,6 +1,6 @@
-//! JUnit XML, in the form that Jenkins describes: an engine is a suite, a probe is a test case.
+//! Renders a suite as JUnit XML, in the form that Jenkins describes: an engine is a test suite, a probe is a test case.
 //!
-//! A case that is not as expected is a failure; one that crashed or could not be run is an error.
+//! A case whose result is not as expected is a failure; a case that crashed or could not be run is an error.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn test_case(case: &Case) -> TestCase {
     test
 }
 
-/// Every finding with its evidence, and how to see it again.
+/// The description of a case, its findings with their evidence, and the command that repeats the case.
 fn story(case: &Case) -> String {
     let mut text = format!("{}\n", case.description);
     for it in &case.findings {

@@ -1,5 +1,5 @@
-//! Markdown, as GitHub shows it in the summary of a job: a table of what is not well, each with its
-//! findings folded below.
+//! Renders a suite as Markdown for GitHub's job summary: a table of the cases that need attention or are accepted, with
+//! their findings folded below.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::render::markdown::{block, code, escaped, escaped_html, facts};
 use crate::suite::{Case, Status, Suite};
 use zprobe_model::visible::Visible;
 
-/// The suite as Markdown.
+/// Renders the suite as Markdown.
 pub fn render(suite: &Visible<Suite>) -> String {
     let sign = if suite.exit_code == 0 { "✅" } else { "❌" };
     let mut text = format!("### {sign} zprobe check\n\n");
@@ -60,7 +60,7 @@ pub fn render(suite: &Visible<Suite>) -> String {
     text
 }
 
-/// Writes all details of a case; `others` have the same cause.
+/// Writes the details of a case; `others` are cases with the same cause.
 fn details(text: &mut String, case: &Case, others: &[&Case]) {
     let ids = std::iter::once(&case)
         .chain(others)

@@ -1,4 +1,5 @@
-//! Renderers of a [`Suite`](crate::suite::Suite), for people and for what runs in a CI: one file each.
+//! The renderers of a [`Suite`](crate::suite::Suite), for people and for programs of a CI: one file for each
+//! form.
 
 pub(super) mod github;
 pub(super) mod junit;
@@ -8,14 +9,14 @@ pub(super) mod text;
 
 use crate::suite::{Case, CaseFinding};
 
-/// First line of the result, or of the reason why there is none.
+/// The first line of the result, or of the reason why the case has no result.
 fn first_line(case: &Case) -> &str {
     let text = case.reason.as_deref().unwrap_or(&case.got);
     text.lines().next().unwrap_or_default()
 }
 
-/// Result in few words: the findings of a case that is not well by name, because its cause says the
-/// rest once for all of its cases.
+/// The result of a case in a few words. If the case needs attention, only the names of its findings: the details are
+/// shown once for all cases of a cause.
 fn in_short(case: &Case) -> String {
     if case.findings.is_empty() || !case.status.is_bad() {
         return first_line(case).to_owned();

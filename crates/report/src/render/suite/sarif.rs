@@ -1,8 +1,7 @@
-//! SARIF 2.1.0: what GitHub's code scanning takes.
+//! Renders a suite as SARIF 2.1.0, the input format of GitHub's code scanning.
 //!
-//! A finding is a result. Whatever else went wrong (a run that crashed without a finding, a clean
-//! run where a finding was expected) is a notification of the tool, as is an entry of the baseline
-//! that has expired.
+//! A finding becomes a SARIF result. All other problems become notifications of the tool: a run that crashed without a
+//! finding, a clean run where a finding was expected, and entries of the baseline that need attention.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::suite::{Case, CaseFinding, Suite};
 use zprobe_model::visible::Visible;
 
-/// Address of the JSON Schema of the format.
+/// The address of the JSON Schema of the format.
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
 pub fn render(
@@ -47,7 +46,7 @@ pub fn render(
     zprobe_model::visible::json(&sarif)
 }
 
-/// Every rule that has a finding, by code, with its page.
+/// The rules that have findings, in the order of their codes, each with the text of its page.
 fn rules(suite: &Suite, pages: &BTreeMap<String, &'static str>) -> Vec<Value> {
     let mut rules: Vec<Value> = Vec::new();
     let findings = suite.cases.iter().flat_map(|case| &case.findings);
@@ -87,7 +86,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
         "level": finding.severity,
         "message": { "text": message(&text) },
         "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
-        // A rule in a case is one alert, whatever numbers are in its message.
+        // A finding of the same rule in the same case stays one alert, even if the numbers in its message change.
         "partialFingerprints": { "case/v1": format!("{}:{}", finding.code, case.id()) },
         "properties": { "command": case.command },
     });
@@ -116,7 +115,7 @@ fn location(file: &str, line: usize, case: Option<&Case>) -> Value {
     location
 }
 
-/// A relative path as a URI: what a URI does not take as it is, in percent.
+/// A relative path as a URI, with percent escapes for characters that a URI may not contain.
 fn uri(path: &str) -> String {
     let mut uri = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -158,7 +157,7 @@ fn notifications(suite: &Suite) -> Vec<Value> {
     unchecked.chain(cases).chain(notices).collect()
 }
 
-/// A message in which nothing is a link: `[words](address)` is one.
+/// The message without links: `[words](address)` would be a link, so a space is inserted between `]` and `(`.
 fn message(text: &str) -> String {
     text.replace("](", "] (")
 }

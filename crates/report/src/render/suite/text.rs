@@ -1,4 +1,4 @@
-//! The suite for a terminal: the result of each case, then each that is not well, then a summary.
+//! Renders a suite for a terminal: the result of each case, then the cases that need attention, then a summary.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::suite::{Case, Cause, Status, Suite};
 use crate::words::{amount, of_all, one_line};
 use zprobe_model::visible::Visible;
 
-/// A line for each case, and each that is not well with its evidence.
+/// Renders a line for each case, and the evidence for each case that needs attention.
 pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
     let mut page = Page::new(columns);
     if let Some(why) = &suite.unchecked {
@@ -40,7 +40,7 @@ pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
     page.into_text()
 }
 
-/// A line for each case that is not well, and one for all.
+/// Renders a line for each case that needs attention, and a summary line.
 pub fn concise(suite: &Visible<Suite>) -> String {
     let mut text = String::new();
     if let Some(why) = &suite.unchecked {
@@ -55,7 +55,7 @@ pub fn concise(suite: &Visible<Suite>) -> String {
     text + &ending(suite)
 }
 
-/// Skipped cases, entries of the baseline that need attention, and the summary.
+/// The lines about skipped cases and about entries of the baseline that need attention, and the summary.
 fn ending(suite: &Suite) -> String {
     let mut text = String::new();
     for skipped in suite.skipped() {
@@ -69,7 +69,7 @@ fn ending(suite: &Suite) -> String {
     text + &summary(suite) + "\n"
 }
 
-/// Summary of the suite: `31 of 32 probes passed, 1 failed, 10 skipped, in 3.1 s`.
+/// The summary of the suite: `31 of 32 probes passed, 1 failed, 10 skipped, in 3.1 s`.
 pub(super) fn summary(suite: &Suite) -> String {
     let skipped = suite.count(Status::Skipped);
     let passed = suite.count(Status::Passed);
@@ -84,7 +84,7 @@ pub(super) fn summary(suite: &Suite) -> String {
     text
 }
 
-/// Writes a cause with all details of its first case; the others are only named.
+/// Writes a cause with all details of its first case; the other cases are only named.
 fn failure(page: &mut Page, cause: &Cause<'_>) {
     let case = cause.first;
     let style = style(case.status);
@@ -93,7 +93,7 @@ fn failure(page: &mut Page, cause: &Cause<'_>) {
     if !cause.others.is_empty() {
         let others: Vec<String> = cause.others.iter().map(|case| case.id()).collect();
         let count = amount(others.len(), "other probe");
-        page.paragraph("", &format!("and {count} for the same cause: {}", others.join(", ")));
+        page.paragraph("", &format!("and {count} with the same cause: {}", others.join(", ")));
     }
     match &case.reason {
         Some(reason) => page.paragraph("", reason),
@@ -122,14 +122,14 @@ fn accepted(page: &mut Page, case: &Case) {
     }
 }
 
-/// Writes the limit that ended a run which has findings: a line, because it is none of them.
+/// Writes one line about the limit of this machine that ended a run with findings.
 fn limit(page: &mut Page, finding: &Finding) {
     let why = finding.limit.as_deref().unwrap_or_default();
     let _ = writeln!(page, "\n{}", finding.title());
-    page.paragraph("", &format!("then the run ended: cannot run here: {why}"));
+    page.paragraph("", &format!("the run ended early, because it cannot run here: {why}"));
 }
 
-/// Writes the command that runs a case by itself, and where the case is recorded.
+/// Writes the command that runs only this case, and the directory in which the case is recorded.
 fn again(page: &mut Page, case: &Case) {
     let _ = writeln!(page, "  again: {}", one_line(&case.command));
     if let Some(dir) = &case.run_dir {
@@ -144,7 +144,7 @@ fn words(status: Status) -> &'static str {
     }
 }
 
-/// Word for a status, in capitals where somebody has to do something.
+/// The word for a status, in capitals if the case needs attention.
 fn label(status: Status) -> String {
     let words = words(status);
     match status {

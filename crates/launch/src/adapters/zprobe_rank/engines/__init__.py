@@ -1,1 +1,2 @@
-"""The engines under test, a package each: `script` has the function `train`, and `eyes` the class `Eyes`."""
+"""The engines under test. Each engine is a package: its module `script` has the function `train`, and its module
+`eyes`, if there is one, has the class `Eyes`."""

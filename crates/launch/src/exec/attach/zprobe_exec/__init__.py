@@ -1,4 +1,4 @@
-"""Watches the training of a user's own script, which knows nothing of it.
+"""Watches the training in a user's own script, without any change of the script.
 
-Needs Python 3.8 and torch 2.1, and nothing else. Everything here runs inside the user's process.
+The package needs only Python 3.8 and torch 2.1, and runs inside the user's process.
 """

@@ -1,4 +1,4 @@
-"""The ranks agree, at the end of the first step, on the parameters and the microbatches of those that follow."""
+"""The agreement of the ranks, at the end of the first step, on the parameters and microbatches of the later steps."""
 
 import torch
 
@@ -8,13 +8,13 @@ from zprobe_rank.channel import DTYPE_NAMES
 
 
 def agree(training):
-    """Numbers parameters and microbatches alike on all ranks. Returns the parameters, by name, and the number of
-    microbatches of a step. Raises `Unreadable` where nothing can be said of the steps that follow."""
+    """Numbers the parameters and microbatches in the same way on all ranks. Returns the parameters by name, and the
+    number of microbatches of a step. Raises `Unreadable` if the later steps cannot be diagnosed."""
     refusals.refuse_compression()
     if not training.dtypes:
         raise turns.Unreadable(
-            "no gradient of a parameter of some module or optimizer was seen (FullyShardedDataParallel with "
-            "use_orig_params=True hides them; its successor fully_shard does not)"
+            "zprobe saw no gradient of a parameter of any module or optimizer (FullyShardedDataParallel with "
+            "use_orig_params=True hides gradients; its successor fully_shard does not)"
         )
     training.mode.before_agreement()
     training.mailbox.post(
@@ -28,7 +28,7 @@ def agree(training):
     strangers = sorted(set(range(training.world_size)).difference(training.mailbox.collect("joined", 0)))
     if strangers:
         raise turns.Unreadable(
-            "rank %d of %d has not called backward under the watch: if it runs on another machine, start zprobe exec "
+            "rank %d of %d has called no backward that zprobe saw: if it runs on another machine, start zprobe exec "
             "there, too, and give both --nnodes, --node-rank and --rdzv-endpoint" % (strangers[0], training.world_size)
         )
     training.remarks.see_trainers()

@@ -1,34 +1,34 @@
-"""Scalars that are multiplied or divided in Python: the lines at which that happens.
+"""Records the source lines at which Python code multiplies or divides a loss.
 
-The nodes of an autograd graph say which number a loss was divided by, and not where. So the operators of
-`torch.Tensor` note it on the node, for scalars that require a gradient.
+A node of an autograd graph has the number by which a loss was divided, but not the line of the division. So the
+operators of `torch.Tensor` are wrapped, and store the line in the node of each scalar that requires a gradient.
 """
 
 import torch
 
 from zprobe_exec import places
 
-# Operators that lead to a node of a product or a quotient.
+# The operators whose autograd node is a product or a quotient.
 OPERATORS = ("__mul__", "__rmul__", "__imul__", "mul", "mul_", "__truediv__", "__itruediv__", "div", "div_")
 
-# Key of what is noted in the metadata of a node.
+# The key of the recorded place in the metadata of an autograd node.
 _KEY = "zprobe.place"
 
 
 class Arithmetic:
-    """The watch over the operators, from `install` to `release`."""
+    """The wrappers of the operators, which are active from `install` to `release`."""
 
     def __init__(self):
         self.plain = {}
 
     def install(self):
-        """Puts the watch into `torch.Tensor`."""
+        """Wraps the operators of `torch.Tensor`."""
         for name in OPERATORS:
             self.plain[name] = torch.Tensor.__dict__.get(name)
             setattr(torch.Tensor, name, _watched(getattr(torch.Tensor, name)))
 
     def release(self):
-        """Takes the watch away."""
+        """Restores the operators of `torch.Tensor`."""
         for name, plain in self.plain.items():
             if plain is None:
                 delattr(torch.Tensor, name)
@@ -38,7 +38,8 @@ class Arithmetic:
 
 
 def place_of(node):
-    """Path, line, the user's own line as `file:line`, and the package that called; None where nothing was noted."""
+    """The place that is recorded in a node: the path, the line, the user's own line as `file:line`, and the calling
+    package. `None` if the node has no recorded place."""
     return node.metadata.get(_KEY)
 
 
@@ -51,7 +52,7 @@ def _watched(operator):
                 own = (places.own_line(frame), places.package(frame))
                 result.grad_fn.metadata[_KEY] = (frame.f_code.co_filename, frame.f_lineno) + own
         except Exception:
-            # A result of another kind, or one without a node: it has no place.
+            # The result is no tensor or has no node, and gets no place.
             pass
         return result
 

@@ -1,4 +1,4 @@
-"""What lies between a backward and the optimizer, as far as the engine of this process has eyes."""
+"""Observes the engine of this process between a backward and the optimizer, if zprobe has eyes for the engine."""
 
 import torch
 
@@ -8,42 +8,44 @@ from zprobe_rank.engines.deepspeed import eyes as deepspeed
 from zprobe_rank.engines.fsdp2 import eyes as fsdp2
 from zprobe_rank.tensors import dense
 
-# The eyes of an engine that uses another one come first.
+# The eyes of all engines. An engine that wraps another engine comes before that engine.
 KINDS = (deepspeed.Eyes, fsdp2.Eyes, ddp.Eyes)
 
 
 class Between:
-    """The buffers of an engine between a backward and the optimizer, and what it says of its buckets and hooks.
+    """Records the buffers of an engine between a backward and the optimizer, and the events of its buckets and hooks.
 
-    They say where something is wrong, and not whether: what cannot be seen of them changes no verdict.
+    These records show where an error arises, and do not decide whether there is an error: if they are missing, the
+    verdict is the same.
     """
 
     def __init__(self, training):
         self.training, self.eyes = training, None
         self.is_armed = False
-        self.chosen = {}  # Places of the recorded elements of each parameter, by its number.
-        self.places = {}  # The same on a device, by number and device.
-        self.seen = []  # Buffers of the present step: point, microbatch and parts.
-        self.found = {}  # Parts of accumulators as the next backward finds them, by the microbatch that left them.
-        self.is_reduced = False  # True once gradients were reduced in the present step.
+        self.chosen = {}  # The indices of the recorded elements of each parameter, by its number.
+        self.places = {}  # The same indices on a device, by parameter number and device.
+        self.seen = []  # The buffers of the present step, as tuples: point, microbatch, parts.
+        self.found = {}  # Parts of accumulators before the next backward, by the preceding microbatch.
+        self.is_reduced = False  # True once the present step has reduced gradients.
 
     def arm(self):
-        """Finds the engine that trains; to be called when an optimizer steps for the first time."""
+        """Finds the engine that trains, once; to be called before an optimizer steps for the first time."""
         if not self.is_armed:
             self.is_armed = True
             self._softly(self._find)
 
     def open(self):
-        """Opens the eyes of the engine; to be called when parameters have numbers. Returns the class that wraps the
-        optimizer, or None."""
+        """Opens the eyes of the engine; to be called once parameters have numbers. Returns the name of the class that
+        wraps the optimizer, `None` without an engine."""
         return self._softly(self._open) if self.eyes is not None else None
 
     def pieces(self, tensor):
-        """The pieces of parameters in a tensor of the optimizer's, as the engine says; None where it does not."""
+        """The pieces of parameters in a tensor of the optimizer, in the form of `BaseEyes.pieces`; `None` if the engine
+        does not know them."""
         return self.eyes.pieces(tensor) if self.eyes is not None else None
 
     def close(self):
-        """Closes the eyes, and lets go of what was seen."""
+        """Closes the eyes, and drops all recorded buffers."""
         eyes, self.eyes = self.eyes, None
         self.chosen, self.places = {}, {}
         self.forget()
@@ -51,8 +53,8 @@ class Between:
             eyes.close()
 
     def choose(self, params, pick):
-        """Fixes, and emits, which elements are recorded of each of the parameters: `pick` has the chosen pieces of some
-        segments, each with the place of its first element."""
+        """Fixes, and emits, the elements that are recorded of each parameter. `pick` chooses the pieces of given
+        segments, and returns each piece with the place of its first element."""
         segments = [dict(param=number, offset=0, len=param.numel) for number, param in enumerate(params.values())]
         of_each = [pick([segment]) for segment in segments]
         self.chosen = {number: fragments.index(chosen) for number, chosen in enumerate(of_each)}
@@ -61,26 +63,27 @@ class Between:
         self.training.channel.emit("layout", layout="full", segments=pieces, sampled=True)
 
     def begin(self):
-        """A backward begins."""
+        """Called before a backward."""
         if self.eyes is not None:
             self._softly(self.eyes.begin, self.training.step, self.training.code)
             self._softly(self._look_again)
 
     def when_over(self, look):
-        """Calls `look` once the engine, too, is done with the backward that autograd has just ended."""
+        """Calls `look` once the engine, too, has finished the backward that autograd has just ended."""
         if self.eyes is None:
             look()
         else:
             self.eyes.when_over(look)
 
     def after_backward(self):
-        """A backward is over."""
+        """Called after a backward: copies the accumulated gradients of a recorded microbatch."""
         if self.eyes is not None and self.training.has_code():
             self._softly(self._accumulated)
 
     def fired(self, arrived):
-        """Lists of firings of gradient hooks and of gradients that arrived, by number. `arrived` has the gradients that
-        leaves have got; where the engine's hooks are not seen, they count as firings, and the second list is None."""
+        """Two lists by parameter number: the firings of gradient hooks, and the delivered gradients. `arrived` has the
+        counts of gradients that leaves have got. If the engine's hooks are not observed, these counts are the first
+        list, and the second list is `None`."""
         counts = self._softly(self.eyes.fired) if self.eyes is not None and self.training.is_alone() else None
         if counts is None:
             return arrived, None
@@ -88,28 +91,28 @@ class Between:
         return [fired for fired, _ in pairs], [arrived for _, arrived in pairs]
 
     def forget(self):
-        """The step begins, or is begun again."""
+        """Drops the buffers of the step, which begins now, or begins again after its window was given up."""
         self.seen, self.found, self.is_reduced = [], {}, False
 
     def record(self, step):
-        """Emits what was seen in a step."""
+        """Emits the buffers that were copied in `step`."""
         self._softly(self._record, step)
         self.forget()
 
     def describe_afterwards(self):
-        """Emits what the engine can tell of itself only after its steps."""
+        """Emits the facts about the engine that are available only after its steps."""
         facts = self._softly(self.eyes.describe_afterwards) if self.eyes is not None else None
         if facts:
             self.training.channel.emit("engine-described", engine=self.eyes.engine, facts=facts)
 
     def _softly(self, see, *args):
-        """The result of `see`; None if it fails, which closes the eyes."""
+        """The result of `see`. If `see` fails, the error is reported, the eyes are closed, and the result is `None`."""
         try:
             return see(*args)
         except Exception as error:
             self.training.channel.emit(
                 "not-observed",
-                what="what the engine holds between backward and optimizer",
+                what="the engine's buffers between backward and optimizer",
                 why="%s: %s" % (type(error).__name__, error),
             )
             self.close()
@@ -151,25 +154,27 @@ class Between:
             self.training.channel.emit(type, **fields)
 
     def _accumulated(self):
-        """Looks at the rank's own sums, unless they hold the gradients of other ranks."""
+        """Copies the rank's own gradient sums, unless a reduction has already added gradients of other ranks."""
         self.is_reduced = self.is_reduced or bool(self.eyes.has_reduced())
         if not self.is_reduced:
             self._look("accumulator")
 
     def _look(self, point):
-        """Copies the recorded elements of the gradients."""
+        """Copies the recorded elements of the gradients at `point`, for the present microbatch."""
         parts = self._parts()
         if parts is not None:
             self.seen.append((point, self.training.code, parts))
 
     def _look_again(self):
-        """Copies them once more before the next microbatch's backward: nobody should have changed them."""
+        """Copies the accumulated gradients again before the next microbatch's backward, to see if they were changed in
+        between."""
         point, microbatch, _ = self.seen[-1] if self.seen else (None, None, None)
         if point == "accumulator" and microbatch != self.training.code:
             self.found[microbatch] = self._parts()
 
     def _parts(self):
-        """Copies of the recorded elements of the gradients, one for each parameter; None where they are not seen."""
+        """Copies of the recorded elements of the gradients, a tensor for each parameter; `None` if gradients are not
+        recorded or not visible now."""
         is_read = self.chosen and self.training.is_alone() and not self.training.is_aside()
         gradients = self.eyes.gradients() if is_read else None
         if gradients is None:
@@ -178,7 +183,7 @@ class Between:
         return [self._pick(number, gradients[number] if number in gradients else self._own(name)) for number, name in held]
 
     def _own(self, name):
-        """The gradient of a parameter that is not the engine's; None where there is none."""
+        """The gradient of a parameter that the engine does not hold; `None` if there is no such gradient."""
         param = self.training.params.get(name)
         gradient = dense(param.tensor.grad) if param is not None and param.tensor is not None else None
         return gradient if gradient is not None and gradient.numel() == param.numel else None
@@ -193,6 +198,7 @@ class Between:
 
 
 def _is_same(one, other):
-    """True if two parts hold the same numbers. Zeros for a missing gradient are on the host, whatever has the others."""
+    """True if two parts hold the same numbers. The parts may lie on different devices, because zeros for a missing
+    gradient are on the host."""
     one, other = one.cpu().double(), other.cpu().double()
     return bool(((one == other) | (one.isnan() & other.isnan())).all())

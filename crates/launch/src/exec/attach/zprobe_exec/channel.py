@@ -1,7 +1,8 @@
-"""The channel of a rank that has joined: a file of its own in the run directory, which zprobe reads while it grows.
+"""The channel of a rank that has joined: a file in the run directory, which zprobe reads while the file grows.
 
-The rank never waits for zprobe, and what becomes of the file does not become the script's: a record that cannot be
-written is the last one, and the file is unlinked, which says that this rank is no longer watched.
+The rank never waits for zprobe, and an error of the file does not reach the script. After the first record that cannot
+be written, no further record is written, and the file is unlinked, which tells zprobe that this rank is no longer
+watched.
 """
 
 import os
@@ -12,20 +13,21 @@ from zprobe_rank import channel
 
 
 class Channel(channel.Channel):
-    """Writer of the records of this rank."""
+    """Writes the records of this rank to the file of its channel."""
 
     def __init__(self, settings, rank, lost):
-        """`lost` is called once a record cannot be written. Raises FileExistsError for a second process of a rank."""
+        """`lost` is called once, after a record could not be written. Raises FileExistsError if another process has
+        already joined as this rank."""
         claim, flags = os.path.join(settings["directory"], "%d.claim" % rank), os.O_WRONLY | os.O_CREAT | os.O_EXCL
         os.close(os.open(claim, flags | os.O_CLOEXEC, 0o600))
         self.path = os.path.join(settings["directory"], "%d-%d.jsonl" % (rank, os.getpid()))
         super().__init__(settings["run"], rank, os.open(self.path, flags | os.O_CLOEXEC, 0o600))
-        # The thread that looks at a silent rank writes as well, and so may a signal handler of the script's.
+        # The lock is needed because the thread of `Silence`, and a signal handler of the script, may write, too.
         self.lock, self.thread, self.process = threading.RLock(), threading.get_ident(), os.getpid()
         self.lost, self.is_over, self.is_lost, self.is_let_go = lost, False, False, False
 
     def emit(self, type, **fields):
-        """Writes an event, if events can still be written."""
+        """Writes an event, unless the channel is finished or lost, or this process was forked."""
         if os.getpid() != self.process:
             return
         with self.lock:

@@ -1,7 +1,8 @@
-"""Clipping: the calls that do it by norm, with the factor that each has multiplied gradients with, and by value.
+"""Watches the clipping of gradients: calls that clip by norm, with the factor of each call, and calls that clip by
+value.
 
-Both are taken out of what is recorded, so that weights are those of the gradients before clipping. So is the loss
-scale that a fused optimizer takes out within its step.
+Both kinds of clipping are undone in the recorded gradients, so that the weights are those of the gradients before
+clipping. The loss scale that a fused optimizer removes within its step is divided out, too.
 """
 
 import math
@@ -11,27 +12,27 @@ import torch
 from zprobe_exec import fragments, objects, places
 from zprobe_exec.in_vain import InVain
 
-# Elements of each gradient from which the factor is read.
+# The number of elements of each gradient from which the clipping factor is computed.
 SEEN = 64
 
-# What torch's `clip_grad_norm_` and DeepSpeed's optimizers add to a norm before a limit is divided by it.
+# The constant that torch's `clip_grad_norm_` and DeepSpeed's optimizers add to the norm in the divisor of the limit.
 EPSILON = 1e-6
 
 
 class Clipping:
-    """The clipping of this rank's gradients since the last step of their optimizers."""
+    """The clipping of this rank's gradients since each optimizer's last step."""
 
     def __init__(self, training):
         self.training, self.in_vain = training, InVain(training)
-        self.factors = {}  # What the gradient of a tensor was multiplied with, by the tensor's identity.
-        self.clamped = {}  # Which recorded elements were clipped by value, and what they were, by the tensor's identity.
-        self.wrappers = {}  # DeepSpeed's optimizer around another one, by the identity of that.
+        self.factors = {}  # The factor by which the gradient of a tensor was multiplied, by the tensor's `id`.
+        self.clamped = {}  # By the tensor's `id`: a mask of the elements clipped by value, and their old values.
+        self.wrappers = {}  # DeepSpeed's wrapper of an optimizer, by the `id` of the wrapped optimizer.
         self.depth = 0
 
-    # Calls of torch's functions.
+    # Clipping by norm with torch's functions.
 
     def begin(self, tensors):
-        """A call is about to clip the gradients of these tensors. Returns what `end` needs."""
+        """Called before the gradients of these tensors are clipped by norm. Returns the first argument of `end`."""
         self.depth += 1
         if self.depth > 1:
             return None
@@ -40,7 +41,8 @@ class Clipping:
         return tensors, held, [it for it in some if it is not None]
 
     def end(self, begun, norm, limit, kind, frame):
-        """The call is over. `norm` is what it returned, `kind` the number of the norm, `frame` the caller's."""
+        """Called after clipping by norm. `norm` is the result of the call, `kind` is the order of the norm, and `frame`
+        is the caller's frame."""
         self.depth -= 1
         if begun is None:
             return
@@ -58,14 +60,14 @@ class Clipping:
             factor = 1.0
         for it in tensors:
             self.factors[id(it)] = self.factors.get(id(it), 1.0) * factor
-        # The norm of a DTensor is known after a collective, which is the script's to call.
+        # The norm of a DTensor needs a collective, which only the script may call.
         norm = None if hasattr(norm, "to_local") or norm is None else float(norm)
         share = _square(tensors) / factor**2 if float(kind) == 2.0 else None
         late = self._is_late(tensors)
         self._emit(limit, norm, share, _elements(tensors), factor, about, self._scale(tensors), late)
 
     def _is_late(self, tensors):
-        """True if the optimizers that have these tensors have stepped since the last backward."""
+        """True if the optimizers of these tensors have already stepped since the last backward."""
         training = self.training
         if not training.stepped or training.stepping:
             return False
@@ -75,15 +77,15 @@ class Clipping:
         return bool(held) and all(training.update.has_stepped(it) is not False for it in held)
 
     def abandon(self):
-        """The call has failed."""
+        """Called instead of `end` if the clipping call has raised an error."""
         self.depth -= 1
 
     def is_scaled(self):
-        """True if a loss scaler may skip steps."""
+        """True if an enabled GradScaler may skip optimizer steps."""
         return any(it.is_enabled() for it in objects.named("GradScaler"))
 
     def _scale(self, tensors):
-        """The loss scale that is still in the gradients; None if there is none."""
+        """The loss scale that the gradients still include; `None` without a loss scale, or after `unscale_`."""
         held = {id(it) for it in tensors}
         for scaler in objects.named("GradScaler"):
             for state in getattr(scaler, "_per_optimizer_states", {}).values():
@@ -95,30 +97,30 @@ class Clipping:
         return None
 
     def before_step(self, optimizer, tensors):
-        """An optimizer is about to consume the gradients of these tensors."""
+        """Called before an optimizer consumes the gradients of these tensors."""
         self.in_vain.before_step(optimizer, tensors, _some)
         self._see_wrapper(optimizer, tensors)
         scale = loss_scale(optimizer)
         for it in tensors if scale != 1.0 else []:
             self.factors[id(it)] = self.factors.get(id(it), 1.0) * scale
 
-    # Calls of torch's `clip_grad_value_`.
+    # Clipping by value with torch's `clip_grad_value_`.
 
     def begin_by_value(self, tensors):
-        """A call is about to clip the gradients of these tensors by value. Returns what `end_by_value` needs."""
+        """Called before the gradients of these tensors are clipped by value. Returns the argument of `end_by_value`."""
         held = [self.training.held.of.get(id(it)) for it in tensors]
         return [(it, it.pick()) for it in held if it is not None and it.chosen is not None]
 
     def end_by_value(self, begun):
-        """The call is over."""
+        """Called after clipping by value: remembers the clipped elements with their old values."""
         for fragment, before in begun or []:
             if before is not None:
                 self.clamped[id(fragment.tensor)] = (fragment.pick() != before, before)
 
-    # DeepSpeed, which clips within its own step.
+    # Clipping by DeepSpeed, which happens within the step of its optimizer.
 
     def _see_wrapper(self, optimizer, tensors):
-        """DeepSpeed's optimizer may have clipped what `optimizer` is about to consume."""
+        """Computes and emits the clipping by DeepSpeed's wrapper of `optimizer`, if there is such a wrapper."""
         if id(optimizer) not in self.wrappers:
             self.wrappers[id(optimizer)] = _wrapper_of(optimizer)
         wrapper = self.wrappers[id(optimizer)]
@@ -132,7 +134,7 @@ class Clipping:
         held = [it for it in tensors if it.grad is not None]
         for it in held:
             self.factors[id(it)] = factor
-        # What an engine has orthogonalised has another norm than what it clipped.
+        # Gradients that an engine has orthogonalised have another norm than the clipped gradients had.
         share = None if self.training.transformed else _square(held) / factor**2
         self._emit(limit, norm, share, _elements(held), factor, dict(at=None, by="deepspeed"))
 
@@ -152,10 +154,10 @@ class Clipping:
             **about,
         )
 
-    # What is recorded.
+    # Undoing the clipping in recorded gradients.
 
     def take_out(self, tensor, values):
-        """Elements of a tensor's gradient as they were before clipping."""
+        """The values of recorded elements of a tensor's gradient before clipping; `values` are those after clipping."""
         factor = self.factor(tensor)
         if values is not None and factor != 1.0:
             values = (values.double() / factor).to(values.dtype)
@@ -164,25 +166,25 @@ class Clipping:
         return values
 
     def factor(self, tensor):
-        """The factor by which a tensor's gradient was clipped."""
+        """The factor by which a tensor's gradient was clipped since the last step; 1 without clipping."""
         return self.factors.get(id(tensor), 1.0)
 
     def forget(self, tensors):
-        """An optimizer has consumed the gradients of these tensors."""
+        """Forgets the clipping of these tensors, whose gradients an optimizer has consumed."""
         for it in tensors:
             self.factors.pop(id(it), None)
             self.clamped.pop(id(it), None)
 
 
 def loss_scale(optimizer):
-    """The loss scale that an optimizer is about to take out within its step, as torch's GradScaler asks it of fused
-    ones (`_step_supports_amp_scaling` in torch/amp/grad_scaler.py); 1 if there is none."""
+    """The loss scale that an optimizer will remove within its step; 1 without one. torch's GradScaler leaves that to
+    fused optimizers (`_step_supports_amp_scaling` in torch/amp/grad_scaler.py)."""
     scale = getattr(optimizer, "grad_scale", None)
     return 1.0 if scale is None else float(scale)
 
 
 def skips_step(optimizer):
-    """True if a fused optimizer is about to change nothing, because GradScaler has found an infinity."""
+    """True if a fused optimizer will skip its update, because GradScaler has found an infinite gradient."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
@@ -195,18 +197,18 @@ def _some(tensor):
 
 
 def _square(tensors):
-    """The sum of the squares of this rank's part of some gradients."""
+    """The sum of the squares of this rank's part of the tensors' gradients."""
     held = [it.float() for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
     return sum(float(it @ it) for it in held)
 
 
 def _finite(number):
-    """A number, or None where there is none or it is not finite: a limit may be infinite."""
+    """The number, or `None` if it is `None` or not finite: a limit may be infinite."""
     return number if number is not None and math.isfinite(number) else None
 
 
 def _elements(tensors):
-    """Number of elements of this rank's part of some gradients."""
+    """The number of elements in this rank's part of the tensors' gradients."""
     held = [it for it in (fragments.gradient(tensor) for tensor in tensors) if it is not None]
     return sum(it.numel() for it in held)
 

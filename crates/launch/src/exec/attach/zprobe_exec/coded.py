@@ -1,8 +1,8 @@
-"""Codes in place of gradients: exact weights, from a training that is worth nothing afterwards.
+"""The mode that puts codes in place of gradients: it yields exact weights, but the trained model is worthless.
 
-The number of microbatches is not known before the first step is over. So codes for a fixed number are
-reserved in it, with address stamps between them. The other steps have as many codes as there are
-microbatches. After the last one the process leaves.
+The number of microbatches is unknown until the first step is over. So the first step reserves codes for a fixed number
+of microbatches, with address stamps between the codes. Later steps have a code for each microbatch. The process exits
+after the last watched step.
 """
 
 import os
@@ -15,26 +15,26 @@ from zprobe_rank.codes import Code
 from zprobe_rank.sampler import INNER_WINDOWS, Sampler
 from zprobe_rank.tensors import flat
 
-# Microbatches of the first step that have a code each.
+# The number of microbatches of the first step that have a code of their own.
 RESERVED = 16
 
-# Windows of a parameter, besides the first and the last, that are recorded of what lies between backward and optimizer:
-# there is a buffer for each microbatch.
+# The number of windows of a parameter, besides the first and the last, in buffers between backward and optimizer. It is
+# small because there is such a buffer for each microbatch.
 FEW_WINDOWS = 2
 
-# Addresses of a fragment from which on they show what is left of the first step; the largest difference of its weight
-# from the one that it must have, as a share; and the number of standard errors beyond which it is there.
+# The test for left-over gradients of the first step in a fragment. LEAST is the number of address elements that the
+# test needs, LEFT the largest relative error of their weight, and CERTAIN the significant number of standard errors.
 LEAST, LEFT, CERTAIN = 32, 0.2, 8
 
-# Where a fragment has fewer addresses: the least number of its elements that show what is left of the first step, and
-# the least ratio of their sum of squares with the old gradients to that without them.
+# The test for left-over gradients in a fragment with fewer address elements. FEW is the number of elements that the
+# test needs, and MOST_REST the least factor by which subtracting the old gradients must shrink the sum of squares.
 FEW, MOST_REST = 8, 16
 
 
 class Coded:
-    """The mode in which leaves get codes instead of gradients."""
+    """The mode in which the leaves of autograd graphs get codes instead of gradients."""
 
-    # Steps of a run: the first, and two with codes of their own.
+    # The number of watched steps: the first step, and two steps with codes of their own.
     steps = 3
 
     judges_first_step = True
@@ -42,15 +42,16 @@ class Coded:
     def __init__(self, training):
         self.training, self.seed = training, training.settings["seed"]
         self.columns = RESERVED
-        # How the first step's gradients are in what is consumed: number of the factor, and of the ranks that kept them.
+        # How consumed gradients include those of the first step: the index of the factor in `_without_first`, and the
+        # number of ranks that kept them. `None` if they do not.
         self.kept_as = None
-        self.left = {}  # Weight and largest element of the first step's gradients in what is consumed, by parameter.
+        self.left = {}  # By parameter: the weight and largest element of left-over first-step gradients.
         code = Code(training.world_size * RESERVED, self.seed)
         self.stamp = stamps.Stamp(code.length, training.world_size)
         self.source = Source(code, starts_of(training.params.values()), training.settings["unit"], self.stamp)
 
     def knows(self, name):
-        """True for a parameter that has codes. One that appears in the first step is given some."""
+        """True if the parameter has codes. A parameter that first appears during the first step gets codes, too."""
         starts = self.source.starts
         if name not in starts and self.training.step == 0:
             ends = (start + self.training.sizes[other] for other, start in starts.items())
@@ -58,22 +59,23 @@ class Coded:
         return name in starts
 
     def gradient(self, name, gradient, count):
-        """What takes the place of a leaf's gradient: its code, or zeros where it has none."""
+        """The replacement of a leaf's gradient: the leaf's code, or zeros for a repeated gradient or a microbatch
+        without a code."""
         gradient = meshes.local(gradient)
         if count > 1 or not self.training.has_code():
             return torch.zeros_like(gradient)
         return self.source.gradient(name, gradient, self._column())
 
     def _column(self):
-        """The code of the present microbatch. Two steps have codes of their own; the first has the only
-        ones of another length."""
+        """The number of the code of this rank's present microbatch. The first step has codes of another length. Later
+        steps alternate between two sets of codes."""
         training = self.training
         step = training.step % 2 if training.step else 0
         return (step * training.world_size + training.rank) * self.columns + training.code
 
     def consumed(self, fragment, clipping):
-        """The recorded elements of what an optimizer consumes, as they were before clipping, without what is left of
-        the first step."""
+        """The recorded elements of a consumed gradient, as they were before clipping, and without left-over gradients
+        of the first step."""
         part = clipping.take_out(fragment.tensor, fragment.pick())
         if self.training.step == 0:
             held = fragments.gradient(fragment.tensor)
@@ -85,8 +87,8 @@ class Coded:
         return part
 
     def _without_first(self, fragment, part):
-        """Elements of a gradient without those of the first step, if they are still there: the addresses of that step
-        are looked for, because codes of different lengths may agree."""
+        """The elements `part` of a gradient minus the gradients of the first step, if these were not cleared. They show
+        by the addresses of the first step, because codes of different lengths may agree."""
         first = fragment.first.to(part.device, torch.float64) / fragment.factor
         is_long = int(fragment.addresses.sum()) >= LEAST
         at = fragment.addresses if is_long else slice(None)
@@ -95,8 +97,8 @@ class Coded:
         if not square:
             return part
         weight = float(values @ addresses) / square
-        # What was clipped in place stays so; a copy was clipped where the optimizer is an engine's. An average has it
-        # from those ranks alone that kept it, in each step.
+        # An old gradient that was clipped in place stays clipped; an engine's optimizer may have clipped a copy. An
+        # average includes the old gradients of only those ranks that kept them.
         ranks, factors = self.training.world_size, (fragment.kept, fragment.factor, 1.0)
         share = lambda kept: fragment.share * kept[1] / ranks
         weight_of = lambda kept: factors[kept[0]] * share(kept)
@@ -104,18 +106,18 @@ class Coded:
         codes = values - weight * addresses
         noise = float(codes @ codes) ** 0.5 / (square * len(addresses)) ** 0.5
         if self.kept_as is not None and abs(weight_of(self.kept_as) - weight) < CERTAIN * noise:
-            # These addresses do not tell that it is another one.
+            # These addresses do not contradict the weight that another fragment has shown.
             possible = [self.kept_as]
         kept = min(possible, key=lambda it: abs(weight_of(it) - weight))
         exact = weight_of(kept)
         rest = values - exact * addresses
         if self.kept_as is not None:
             if float(rest @ rest) >= float(values @ values):
-                # Somebody has cleared them by now, if there are enough to tell.
+                # The script has cleared the old gradients by now, if their expected weight is significant.
                 self.kept_as = None if exact >= CERTAIN * noise else self.kept_as
                 return part
         else:
-            # The old gradients may be nearly all that there is.
+            # The gradient may consist almost only of old gradients.
             is_small = MOST_REST * float(rest @ rest) < float(values @ values)
             is_nearly_all = is_small and int((addresses != 0).sum()) >= FEW
             is_certain = is_long and abs(weight) >= CERTAIN * noise
@@ -130,15 +132,15 @@ class Coded:
         return (part.double() - exact * first).to(part.dtype)
 
     def after_backward(self):
-        """A backward is over."""
+        """Called after a backward: does nothing in this mode."""
 
     def see_gradients(self):
-        """Looks at what a backward has left, where optimizers do not take turns."""
+        """Looks at the gradients after a backward; called only if optimizers do not take turns."""
         if self.training.microbatch == 1 < self.columns and self.training.world_size > 1:
             self._see_reduction()
 
     def _see_reduction(self):
-        """Remarks whether gradients cross the ranks after the first of several microbatches."""
+        """Remarks whether gradients are reduced over the ranks already after the first of several microbatches."""
         code, starts = self.source.code, list(self.source.starts.values())
         for fragment in self.training.held.all:
             if fragment.backward is None:
@@ -154,10 +156,10 @@ class Coded:
                     self.training.remarks.reduced_early = bool((held - factor * own).norm() > 0.01 * held.norm())
                     return
 
-    # The first step.
+    # Reading the address stamps of the first step.
 
     def reader(self):
-        """A reader of the stamps in gradients."""
+        """A `Reader` of the address stamps in the gradients of the first step."""
         training = self.training
         microbatches = min(training.microbatch, RESERVED)
         columns = [rank * RESERVED + code for rank in range(training.world_size) for code in range(microbatches)]
@@ -165,8 +167,8 @@ class Coded:
         return stamps.Reader(self.stamp, training.params, expected, training.rank)
 
     def segments(self, reader, tensor):
-        """Segments of an optimizer's tensor, read from the stamps in its gradient; without a gradient,
-        from what the tensor is."""
+        """The segments of an optimizer's tensor, read from the stamps in its gradient. Without a gradient the tensor
+        itself shows its place if it is a parameter or a shard."""
         training = self.training
         named, size = training.params.get(training.names.get(id(tensor))), flat(tensor).numel()
         if size == 0:
@@ -183,7 +185,7 @@ class Coded:
         return reader.locate(gradient, hint)
 
     def choose_first(self, segments):
-        """A choice among the elements that no address takes up: a few runs of each segment."""
+        """The elements that are recorded in the first step: of each segment a few runs between the addresses."""
         most, sizes, chosen, start = INNER_WINDOWS + 2, self.training.sizes, [], 0
         for segment in segments:
             name, offset = segment["param"], segment["offset"]
@@ -194,10 +196,10 @@ class Coded:
         return chosen
 
     def before_agreement(self):
-        """The first step is over, and ranks are about to agree on what it showed."""
+        """Called after the first step, before the ranks agree: does nothing in this mode."""
 
     def after_first_step(self, params, microbatches):
-        """Gives the steps behind the first codes that are as short as they can be."""
+        """Gives the steps after the first step the shortest possible codes, and fixes the recorded elements."""
         training, self.columns = self.training, microbatches
         code = Code(2 * training.world_size * self.columns, self.seed)
         self.source = self.source.followed_by(code, starts_of(params.values()))
@@ -206,7 +208,7 @@ class Coded:
             training.between.choose(params, Sampler(True, code.length, self.seed, FEW_WINDOWS).choose)
         for fragment in training.held.all:
             fragment.choose(samples.choose)
-            # Another turn's backwards may have added to what was consumed.
+            # The backwards of another optimizer's turn may have added to the consumed gradient.
             held = fragments.gradient(fragment.tensor)
             if held is not None and bool(held.any()):
                 fragment.first = held.clone()
@@ -215,7 +217,7 @@ class Coded:
                 fragment.addresses = self._addresses(fragment.pieces, list(params)).to(fragment.first.device)
 
     def _addresses(self, pieces, order):
-        """True for those recorded elements that were a part of an address in the first step."""
+        """A mask of the recorded elements: true for each element that was part of an address in the first step."""
         parts = [torch.zeros(0, dtype=torch.bool)]
         for piece in pieces:
             name, first = order[piece["param"]], piece["offset"]
@@ -224,9 +226,9 @@ class Coded:
         return torch.cat(parts)
 
     def record(self, step):
-        """Emits what is left of the first step's gradients; the codes are known."""
+        """Emits the left-over gradients of the first step. Local gradients need no record, because they are codes."""
         if self.left:
-            # What a backward left has the old gradients still.
+            # The gradients after a backward still include the old gradients, and are not recorded.
             for fragment in self.training.held.all:
                 fragment.backward = None
             left = [dict(param=param, weight=it[0], largest=it[1]) for param, it in sorted(self.left.items())]
@@ -234,20 +236,20 @@ class Coded:
         self.left = {}
 
     def forget(self):
-        """The step begins again, with the same codes."""
+        """Called when a step begins again: does nothing, because the step keeps its codes."""
 
     def end(self):
-        """The watch is over."""
+        """Exits the process, because the watch is over and the model was trained on codes."""
         leave(self.training)
 
 
 def leave(training):
-    """Ends this process before the script does anything with what it trained."""
+    """Exits this process before the script can use the model that it has trained on codes."""
     try:
         training.mailbox.post("finished", {})
         training.mailbox.collect("finished", training.settings["patience"])
     except OSError:
-        pass  # The run directory is full, or gone.
+        pass  # The disk of the run directory is full, or the directory is gone.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -257,23 +259,23 @@ def leave(training):
 
 
 class Source:
-    """Gradients that are codes: rows of a Walsh-Hadamard matrix, one for each rank and microbatch. In the
-    first step, address stamps lie between them."""
+    """The source of coded gradients: rows of a Walsh-Hadamard matrix, a row for each rank and microbatch. In the first
+    step, address stamps lie between the codes."""
 
     def __init__(self, code, starts, unit, stamp=None):
-        """`starts`: place of each parameter in the flat order, by name; `unit`: what all codes and stamps
-        are multiples of."""
+        """`starts` has the place of each parameter in the flat order, by name. All codes and stamps are multiples of
+        `unit`."""
         self.code, self.starts, self.unit, self.stamp = code, starts, unit, stamp
         self.signs, self.stamps = {}, {}
 
     def followed_by(self, code, starts):
-        """Codes of another length; the signs of elements stay where parameters do."""
+        """A source with codes of another length. The signs of a parameter are reused if its place is the same."""
         source = Source(code, starts, self.unit)
         source.signs = {key: signs for key, signs in self.signs.items() if self.starts[key[0]] == starts.get(key[0])}
         return source
 
     def gradient(self, name, gradient, column):
-        """The code of gradient `column` in the elements of a parameter."""
+        """The code of gradient `column` in all elements of the parameter `name`, shaped like `gradient`."""
         start, size, length = self.starts[name], gradient.numel(), self.code.length
         key = (name, gradient.device)
         if key not in self.signs:
@@ -292,7 +294,7 @@ class Source:
 
 
 def starts_of(params):
-    """Place of each parameter in the flat order, by name."""
+    """The place of each parameter in the flat order, by name."""
     starts, start = {}, 0
     for param in params:
         starts[param.name] = start

@@ -1,4 +1,4 @@
-"""What the optimizers of this rank hold and consume."""
+"""The tensors that the optimizers of this rank hold, and the gradients that they consume."""
 
 import torch
 
@@ -6,48 +6,48 @@ from zprobe_rank.tensors import dense, flat
 
 
 class Fragment:
-    """A tensor that an optimizer updates, and the places of its elements in the model's parameters."""
+    """A tensor that an optimizer updates, with the places of its elements in the model's parameters."""
 
     def __init__(self, tensor, segments, optimizer):
-        # The tensor is kept alive, so that no other one gets its identity.
+        # The tensor is kept alive, so that its `id` is not reused for another tensor.
         self.tensor, self.segments, self.optimizer = tensor, segments, optimizer
-        self.chosen = None  # Places of the recorded elements.
-        self.pieces = []  # These elements as pieces of parameters.
-        self.backward = None  # These elements of the gradient as the last backward left it.
+        self.chosen = None  # The indices of the recorded elements within the tensor.
+        self.pieces = []  # The recorded elements as pieces of parameters.
+        self.backward = None  # The recorded elements of the gradient after the last backward.
         self.stepped = False  # True if an optimizer has stepped with the fragment since the last record.
-        self.first = None  # What was consumed in the first step: later its recorded elements.
-        self.factor = 1.0  # The factor by which it was clipped.
-        self.kept = 1.0  # The factor by which it was clipped up to now, if nobody has cleared it.
-        self.share = 1.0  # The part of the ranks that have not cleared it, up to now.
-        self.addresses = None  # True for those of its recorded elements that were a part of an address.
-        self.consumed = None  # These elements of what was consumed since the last record.
+        self.first = None  # The gradient consumed in the first step; later only its recorded elements.
+        self.factor = 1.0  # The factor by which the gradient of the first step was clipped.
+        self.kept = 1.0  # The product of the clipping factors since, if the script never cleared that gradient.
+        self.share = 1.0  # The share of the ranks that have kept that gradient in all steps so far.
+        self.addresses = None  # A mask of the recorded elements that were part of an address in the first step.
+        self.consumed = None  # The recorded elements of the gradients consumed since the last record.
 
     def params(self):
-        """The parameters of which it has elements."""
+        """The parameters of which the fragment has elements."""
         return {segment["param"] for segment in self.segments} - {None}
 
     def choose(self, pick):
-        """Fixes the elements that are recorded: `pick` has the chosen pieces of some segments, each with
-        the place of its first element."""
+        """Fixes the recorded elements. `pick` chooses the pieces of given segments, and returns each piece with the
+        place of its first element."""
         chosen = pick(self.segments)
         self.chosen = index(chosen)
         self.pieces = [piece for _, piece in chosen]
 
     def pick(self):
-        """Copies the recorded elements of the gradient, if there is one; the copy stays on its device."""
+        """A copy of the recorded elements of the gradient, on the gradient's device; `None` without a gradient."""
         held = gradient(self.tensor)
         return None if held is None else held[self.chosen.to(held.device)]
 
 
 class Fragments:
-    """All fragments of this rank, in the order in which optimizers stepped with them."""
+    """All fragments of this rank, in the order in which the optimizers first stepped with them."""
 
     def __init__(self):
         self.all, self.of = [], {}
-        self.again = []  # Segments of what an optimizer holds a second time.
+        self.again = []  # The segments of tensors that are held by an optimizer a second time.
 
     def adopt(self, found, again):
-        """Adds fragments, and the segments of those that are held again."""
+        """Adds the new fragments `found`, and the segments of the fragments `again`, which are held a second time."""
         for fragment in found:
             self.of[id(fragment.tensor)] = fragment
             self.all.append(fragment)
@@ -55,8 +55,8 @@ class Fragments:
             self.again.extend(dict(segment) for segment in fragment.segments)
 
     def strays(self, names):
-        """Number of tensors without a gradient that are in no place of the model, as `names` has its tensors by
-        identity, or that an engine has replaced."""
+        """The number of tensors without a gradient that have no place in the model, or that an engine has replaced.
+        `names` has the names of the model's tensors by `id`."""
         idle = [it for it in self.all if it.tensor.requires_grad and gradient(it.tensor) is None]
         is_placed = lambda it: any(segment["param"] is not None for segment in it.segments)
         return sum(not is_placed(it) or id(it.tensor) not in names for it in idle)
@@ -66,41 +66,41 @@ class Fragments:
         return [piece for fragment in self.all for piece in fragment.pieces]
 
     def name_by_index(self, indices):
-        """Replaces names by indices; `indices` has that of each parameter, by name."""
+        """Replaces the names of parameters in all segments by indices; `indices` has the index of each name."""
         for segment in self.segments():
             segment["param"] = indices.get(segment["param"])
 
     def segments(self):
-        """The segments of all fragments, one after the other, and those that are held again."""
+        """The segments of all fragments, one after the other, followed by the segments that are held a second time."""
         return [segment for fragment in self.all for segment in fragment.segments] + self.again
 
     def after_backward(self):
-        """Remembers the gradients as a backward leaves them, where the optimizer's tensors have them."""
+        """Copies the gradients of all fragments after a backward, where the optimizer's tensors have gradients."""
         for fragment in self.all:
             fragment.backward = fragment.pick()
 
     def consume(self, parts):
-        """Remembers what an optimizer stepped with: pairs of a fragment and elements of its gradient, or
-        None where there was no gradient."""
+        """Adds the gradients of an optimizer step to the record: pairs of a fragment and the recorded elements of its
+        gradient, which are `None` without a gradient."""
         for fragment, part in parts:
             fragment.stepped = True
             if fragment.consumed is not None and part is not None:
-                # Stepped twice: for any optimizer that is two updates with one gradient each.
+                # An optimizer has stepped twice with the fragment, so that the sum of both gradients is recorded.
                 part = fragment.consumed + part
             fragment.consumed = fragment.consumed if part is None else part
 
     def forget(self):
-        """Drops what was seen since the last record."""
+        """Drops the gradients that were copied since the last record."""
         for fragment in self.all:
             fragment.backward = fragment.consumed = None
             fragment.stepped = False
 
     def waits(self):
-        """True if some fragment was not stepped with since the last record."""
+        """True if no optimizer has stepped with some fragment since the last record."""
         return not all(fragment.stepped for fragment in self.all)
 
     def record(self, channel, step, microbatch):
-        """Emits what was seen since the last record."""
+        """Emits the gradients that were copied since the last record, as the buffers of `step`."""
         if not any(fragment.stepped for fragment in self.all):
             self.forget()
             return
@@ -112,13 +112,13 @@ class Fragments:
         self.forget()
 
     def _joined(self, parts):
-        """The parts of all fragments in one tensor; zeros where there is none."""
+        """The parts of all fragments in one tensor; a missing part is filled with zeros."""
         pairs = zip(parts, self.all)
         return joined([_zeros(it) if part is None else part for part, it in pairs])
 
 
 def joined(parts):
-    """Parts of tensors in one on the host, in their dtype if they have one in common that can be recorded."""
+    """The parts in one tensor on the host: in their common dtype if that can be recorded, else in fp32."""
     parts = [part.to("cpu") for part in parts]
     dtypes = {part.dtype for part in parts}
     if len(dtypes) > 1 or not dtypes <= {torch.bfloat16, torch.float16, torch.float32}:
@@ -131,8 +131,8 @@ def _zeros(fragment):
 
 
 def stride(length, count):
-    """The distance between samples of which about `count` lie in a tensor of `length` elements. The distance is odd,
-    because codes repeat after a power of two, and a sum of codes may be 0 in the same place of each repetition."""
+    """The distance between about `count` samples in a tensor of `length` elements. The distance is odd: codes repeat
+    after a power of two, and a sum of codes may be 0 at the same place of each repetition."""
     return max(1, length // count) | 1
 
 
@@ -142,21 +142,20 @@ def is_freed(content):
 
 
 def gradient(tensor):
-    """A tensor's gradient on this rank, flat; None where there is none, or one that is no dense row of
-    real numbers."""
+    """The flat gradient of a tensor on this rank; `None` if there is no gradient, or if it is sparse or complex."""
     return dense(tensor.grad)
 
 
 def is_finite(content):
-    """True if all elements of a tensor are finite. Their sum, which is read ten times as fast, tells it, unless it is
-    too large itself."""
+    """True if all elements of a tensor are finite. A finite sum shows that ten times as fast; only if the sum is not
+    finite, each element is checked."""
     dtype = torch.float32 if content.dtype in (torch.float16, torch.bfloat16) else None
     return bool(content.sum(dtype=dtype).isfinite()) or bool(content.isfinite().all())
 
 
 def whole_or_shard(tensor, named):
-    """The place, (name, offset), at which a parameter or this rank's shard of it lies; None where that
-    cannot be said, or where `named`, the parameter, is None."""
+    """The place (name, offset) of a tensor that is the parameter `named` or this rank's shard of the parameter; `None`
+    if the place is unknown, or if `named` is `None`."""
     if named is None:
         return None
     name = named.name
@@ -179,6 +178,7 @@ def whole_or_shard(tensor, named):
 
 
 def index(chosen):
-    """Places of the elements of some pieces, each of which comes with the place of its first element."""
+    """The indices of all elements in `chosen`, which has pairs: the index of the first element of a piece, and the
+    piece."""
     runs = [torch.arange(start, start + piece["len"]) for start, piece in chosen]
     return torch.cat(runs) if runs else torch.zeros(0, dtype=torch.int64)

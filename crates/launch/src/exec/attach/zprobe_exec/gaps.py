@@ -1,48 +1,48 @@
-"""Pieces of parameters that are too short to hold a whole address.
+"""Recognises pieces of parameters that are too short to hold a whole address.
 
-Every element of the first step's gradients is known beforehand: it is one of a stamp, or a sum of codes if all
-gradients have the same weight. So a few elements show where they belong, as far as they differ from those of other
-places. What they leave open is decided by the order of the parameters; what that leaves open stays unread.
+Every element of the first step's gradients is known in advance: it belongs to a stamp, or is a sum of codes if all
+gradients have the same weight. So a few elements show their place, if no other place has the same elements. Where
+several places fit, the order of the parameters decides; a piece without a clear place stays unread.
 """
 
 import torch
 
-# Largest distance of a digit from an integer: half of what lies between two digits.
+# The largest distance of a digit from an integer: half of the distance between two digits.
 SLACK = 0.5
 
-# The same for a sum of codes, which is even or odd throughout, in contributions.
+# The largest error of a sum of codes, in contributions. Such sums are all even or all odd.
 CODE_SLACK = 0.75
 
-# Bits by which a digit is told from another one, and the least of an element with codes. The first element of every
-# block is the same one.
+# The information in bits of a digit, and the least information of an element with codes. The first element of a block
+# does not count as a digit, because it is the same in every block.
 DIGIT_BITS, CODE_BITS = 4, 1
 
-# Bits that make a piece unmistakable at the place that the order of the parameters suggests. At another place it
-# takes as many more as tell the parameters apart.
+# The bits that identify a piece at the place that the order of the parameters suggests. At another place the piece
+# needs as many more bits as the number of a parameter has.
 LIKELY = 8
 
-# Elements in a row that are recognised nowhere, after which the rest of a gap is not looked at.
+# The number of consecutive unrecognised elements after which the rest of a gap is skipped.
 STRANGE = 64
 
-# Zeros in a row that no gradient leaves by chance: padding.
+# The number of consecutive zeros that count as padding, because gradients hardly have as many by chance.
 PADDING = 16
 
 
 class Expected:
-    """What each element of the first step's gradients is, in units of the stamps."""
+    """The expected value of each element of the first step's gradients, in units of the stamps."""
 
     def __init__(self, stamp, sizes, source, columns):
-        """`source` has the codes, and `columns` the numbers of the gradients so far."""
+        """`source` has the codes, and `columns` are the numbers of the gradients that were computed so far."""
         self.stamp, self.sizes, self.source = stamp, sizes, source
         self.code_slack = CODE_SLACK / max(len(columns), 1)
         periods = [source.code.period(column, 0) for column in columns]
         self.sum = sum(periods, torch.zeros(source.code.length)) / max(len(columns), 1)
-        # False where gradients do not have the same weight, or not as many of them as was thought.
+        # False if the sums of codes are not as expected: the weights or the number of the gradients differ.
         self.has_codes = True
 
     def of(self, name, first, end):
-        """The elements of a parameter from `first` to `end`, how far each may be off, and true for those of
-        stamps."""
+        """Three tensors about the elements of a parameter from `first` to `end`: the expected values, the largest
+        allowed errors, and true for the elements of stamps."""
         stamps = self.stamp.values(name, self.sizes[name], first, end).to(torch.float32)
         is_stamp = stamps != 0
         if bool(is_stamp.all()):
@@ -55,7 +55,7 @@ class Expected:
         return values, torch.where(is_stamp, SLACK, slack), is_stamp
 
     def agrees(self, held, name, first):
-        """True if some values are those of a parameter from `first` on."""
+        """True if the values `held` are the expected elements of a parameter from element `first` on."""
         if not len(held):
             return True
         if first < 0 or first + len(held) > self.sizes[name]:
@@ -65,10 +65,11 @@ class Expected:
 
 
 class Text:
-    """The parts of parameters that may lie in a tensor without a whole address, one after the other."""
+    """The text to search: all parts of parameters that can lie in a tensor without a whole address, one after the
+    other."""
 
     def __init__(self, expected, shards):
-        """`shards` has the parts, (first, end), that engines cut each parameter into, by name."""
+        """`shards` has the parts (first, end) into which engines may cut each parameter, by name."""
         self.names, self.shards = list(shards), shards
         values, slacks, bits, numbers, offsets, starts, ends, lefts = [], [], [], [], [], [], [], []
         for number, name in enumerate(self.names):
@@ -87,13 +88,13 @@ class Text:
         self.values, self.slacks, self.bits = torch.cat(values), torch.cat(slacks), torch.cat(bits)
         self.numbers, self.offsets = torch.cat(numbers), torch.cat(offsets)
         self.starts, self.lefts = torch.cat(starts), torch.cat(lefts)
-        # Number of ends of shards and parameters before each element.
+        # The number of ends of shards and parameters before each element.
         self.ends = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(ends).cumsum(0)])
 
     def places(self, held, is_anywhere):
-        """Places of the text at which `held` begins, each with the number of elements that agree: at the start of a
-        parameter or a shard, or, if `is_anywhere`, at all places. All of `held` agrees, or an end lies among what
-        does."""
+        """The places of the text at which `held` may begin, each with the number of agreeing elements. The places are
+        starts of parameters and shards, or all places if `is_anywhere`. Either all of `held` agrees, or the end of a
+        shard or parameter lies among the agreeing elements."""
         alive = (held[0] - self.values).abs() <= self.slacks
         alive = (alive if is_anywhere else alive & self.starts).nonzero().reshape(-1)
         found = []
@@ -114,7 +115,7 @@ class Text:
 
 
 class Candidate:
-    """A piece that some values may be."""
+    """A piece of a parameter that may explain the elements of a gap."""
 
     def __init__(self, text, place, length):
         self.number, self.name = int(text.numbers[place]), text.names[int(text.numbers[place])]
@@ -123,18 +124,18 @@ class Candidate:
 
 
 class Shorts:
-    """Recognises pieces without a whole address."""
+    """Recognises the pieces in the gaps of a tensor, where no whole address lies."""
 
     def __init__(self, expected, shards, starts):
-        """`shards` has the parts, (first, end), that engines cut each parameter into, by name, and `starts` the places
-        at which those begin that this rank probably has."""
+        """`shards` has the parts (first, end) into which engines may cut each parameter, by name; `starts` has the
+        starts of the parts that this rank probably holds."""
         self.expected, self.shards, self.starts = expected, shards, starts
         self.place = {name: number for number, name in enumerate(shards)}
         self.texts = {}
 
     def fill(self, segments, held, at, end, after=None):
-        """Appends what lies in a tensor from `at` to `end`, between the last segment and the parameter `after`:
-        pieces, padding, and elements that are not recognised. `held` is the tensor in units of the stamps."""
+        """Appends the segments of a gap, which lies from `at` to `end` between the last segment and the parameter
+        `after`: pieces, padding, and unrecognised elements. `held` is the tensor in units of the stamps."""
         strange, first = 0, at
         while at < end:
             part = held[at:end]
@@ -152,7 +153,8 @@ class Shorts:
         append_unknown(segments, held[first:end])
 
     def knows(self, held, at, end, before, after=None):
-        """True if all that lies in a tensor from `at` to `end`, between two parameters, is recognised or zero."""
+        """True if all elements of a gap, from `at` to `end` between the parameters `before` and `after`, are recognised
+        or zero."""
         rest = [dict(param=before, offset=0, len=0)]
         self.fill(rest, held, at, end, after)
         for segment in rest:
@@ -162,8 +164,8 @@ class Shorts:
         return True
 
     def _piece(self, held, is_first, is_last, before, after):
-        """The piece that the elements of a gap begin with; None if that cannot be said. The gap is at the beginning
-        of its tensor if `is_first`, and at its end if `is_last`."""
+        """The piece at the beginning of a gap; `None` if no piece is sure. The gap begins the tensor if `is_first`, and
+        ends the tensor if `is_last`."""
         if not bool(held.any()):
             return None
         text, found = self._text(), []
@@ -174,7 +176,7 @@ class Shorts:
         last, following = self.place.get(before), self.place.get(after, len(self.place))
 
         def is_sure(it):
-            # At the beginning of a tensor lies the end of the parameter before the next one.
+            # The beginning of a tensor may hold the end of the parameter that precedes `after`.
             is_end = before is None and it.number + 1 == following and it.length == len(held)
             is_next = last is not None and it.number == last + 1 and it.offset in self.starts[it.name]
             is_between = is_next and it.number + 1 == following
@@ -187,8 +189,8 @@ class Shorts:
         return min((it for it in found if is_sure(it)), key=rank, default=None)
 
     def _length(self, text, start, agreeing, is_cut):
-        """The length of the piece that begins at a place of the text: up to the end of a shard that begins there, or
-        else of the parameter or another shard; as far as the tensor goes if it ends there."""
+        """The length of the piece that begins at place `start` of the text; 0 for no piece. The piece ends with a shard
+        that begins there, else with another shard or the parameter; if `is_cut`, it ends with the tensor."""
         if is_cut:
             return agreeing
         offset = int(text.offsets[start])
@@ -204,14 +206,14 @@ class Shorts:
 
 
 def _marked(places, first, end):
-    """True for some of the places of a parameter from `first` to `end`."""
+    """A mask of the elements of a parameter from `first` to `end`: true at the given places."""
     marked = torch.zeros(end - first, dtype=torch.bool)
     marked[[place - first for place in places if first <= place < end]] = True
     return marked
 
 
 def append(segments, piece):
-    """Appends a piece, or makes the last one longer that it goes on with."""
+    """Appends a piece, or extends the last segment if the piece continues it."""
     last = segments[-1] if segments else None
     if last and last["param"] == piece["param"] and last["offset"] + last["len"] == piece["offset"]:
         last["len"] += piece["len"]
@@ -220,9 +222,9 @@ def append(segments, piece):
 
 
 def append_unknown(segments, held):
-    """Appends elements of no parameter: padding, or what was not recognised."""
+    """Appends a segment of no parameter: padding, or unrecognised elements, which are marked as `unread`."""
     if not len(held):
         return
-    # Few zeros may be sums of codes.
+    # A few zeros are no padding, because they may be sums of codes.
     is_padding = len(held) >= PADDING and not bool(held.any())
     segments.append(dict(param=None, offset=0, len=len(held), **({} if is_padding else {"unread": True})))

@@ -1,19 +1,19 @@
-"""Calls that clip gradients with which no optimizer steps: too early, those of other parameters, a part alone, or none
-at all."""
+"""Finds calls that clip gradients without the intended effect: too early in the step, gradients that no optimizer
+uses, only a part of the gradients, or no gradients at all."""
 
 import torch
 
 from zprobe_exec import fragments
 
-# Largest change of gradients, as a share of them, that is rounding.
+# The largest relative change of gradients that counts as rounding.
 SAME = 1e-2
 
 
 class Call:
-    """A call that clips gradients, until an optimizer steps with them."""
+    """A call that has clipped gradients with which no optimizer has stepped yet."""
 
     def __init__(self, training, tensors, clipped, about):
-        self.clipped = clipped  # Pairs of a tensor and elements of its gradient as the call left them.
+        self.clipped = clipped  # Pairs of a tensor and some elements of its gradient after the call.
         self.tensors = [it for it in tensors if it.requires_grad]
         self.gradient = next((it for it in self.tensors if fragments.gradient(it) is not None), None)
         self.backwards, self.step, self.microbatch = training.backwards, training.step, training.microbatch
@@ -21,13 +21,13 @@ class Call:
         self.is_passed = self.is_reduced = False
 
     def is_cleared(self):
-        """True if the gradients are there no more."""
+        """True if the clipped gradients were cleared, or if there were none."""
         held = None if self.gradient is None else fragments.gradient(self.gradient)
         return held is None or not bool(held.any())
 
     def change(self, some):
-        """What gradients were multiplied with since the call, and how much else was done to them, as a share of them;
-        None if there are none. `some` picks elements of a tensor's gradient."""
+        """The factor by which the gradients were multiplied since the call, and the relative size of all other changes;
+        `None` without gradients. `some` picks elements of a tensor's gradient."""
         pairs = [(some(tensor), old) for tensor, old in self.clipped]
         pairs = [(new, old) for new, old in pairs if new is not None]
         if not pairs:
@@ -40,26 +40,26 @@ class Call:
 
 
 class InVain:
-    """The calls that wait for a step."""
+    """The clipping calls that wait for an optimizer step, and the events about calls without the intended effect."""
 
     def __init__(self, training):
         self.training = training
         self.calls = []
-        self.held = set()  # Identities of what any optimizer has stepped with.
+        self.held = set()  # The `id` of each tensor with which any optimizer has stepped.
 
     def see(self, tensors, clipped, about):
-        """A call has clipped the gradients of these tensors, and left `clipped`: pairs of a tensor and elements of its
-        gradient. `about` tells of the call's place."""
+        """Called after the gradients of these tensors were clipped. `clipped` has pairs of a tensor and elements of its
+        clipped gradient, and `about` has the place of the call."""
         if self.training.microbatch > 0 and not self.training.stepping:
             self.calls.append(Call(self.training, tensors, clipped, about))
 
     def see_reduction(self):
-        """The script reduces a tensor over the ranks by itself."""
+        """Called when the script itself reduces a tensor over the ranks."""
         for call in self.calls:
             call.is_reduced = True
 
     def before_step(self, optimizer, tensors, some):
-        """An optimizer is about to step with these tensors; `some` picks elements of a tensor's gradient."""
+        """Called before an optimizer steps with these tensors; `some` picks elements of a tensor's gradient."""
         own = {id(it) for it in tensors}
         self._see_left_out(optimizer, own)
         self.held |= own
@@ -75,8 +75,8 @@ class InVain:
         self.calls = waiting
 
     def _see_left_out(self, optimizer, own):
-        """Sees parameters that no call has clipped, beside clipped ones in a group of the optimizer. The parameters of
-        another group may be left alone on purpose."""
+        """Emits the parameters that no call has clipped although other parameters of the same optimizer group were
+        clipped. A whole group may be left out on purpose."""
         now = [call for call in self.calls if call.backwards == self.training.backwards]
         calls = [call for call in now if any(id(it) in own for it in call.tensors)]
         clipped, left = {id(it) for call in calls for it in call.tensors}, []
@@ -89,7 +89,7 @@ class InVain:
             self._emit(calls[0], "in-part", left=names)
 
     def before_backward(self):
-        """A backward begins, or the last step is over."""
+        """Called before a backward and at the end of a step: judges the calls that an optimizer step has passed by."""
         for call in self.calls:
             if call.is_passed and call.gradient is None:
                 self._emit(call, "no-gradient")
@@ -98,8 +98,8 @@ class InVain:
         self.calls = [call for call in self.calls if not call.is_passed and not call.is_cleared()]
 
     def _is_held(self, call):
-        """True if some optimizer holds all that was clipped. Else the gradients may be copied to where one does; and
-        one that a loss scaler skips has stepped in its way."""
+        """True if optimizers hold all clipped tensors, and no loss scaler may skip steps. The clipping of other tensors
+        may have an effect: their gradients may be copied to an optimizer's tensors."""
         is_scaled = self.training.clipping.is_scaled()
         return not is_scaled and all(id(it) in self.held for it in call.tensors)
 

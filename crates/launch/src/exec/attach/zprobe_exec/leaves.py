@@ -1,4 +1,4 @@
-"""The leaves of autograd graphs, and what takes the place of their gradients."""
+"""The leaves of autograd graphs, and the replacement of their gradients."""
 
 import torch
 
@@ -6,16 +6,16 @@ from zprobe_rank.graph import nodes_behind
 
 
 class Leaves:
-    """All leaves that a backward has reached; `gradient_of` says what replaces their gradients."""
+    """All leaves that a backward has reached. `gradient_of` is a function that returns the replacement of a leaf's
+    gradient."""
 
     def __init__(self, name_of, gradient_of):
         self.name_of, self.gradient_of = name_of, gradient_of
         self.hooked, self.handles = {}, []
 
     def watch(self, tensors, visit):
-        """Walks the graphs of some tensors, hooks every leaf that is new, and returns the number of
-        AccumulateGrad nodes, the names of the leaves, and true if one of them is an input. Every other node
-        is shown to `visit`."""
+        """Walks the graphs of `tensors`, and hooks every new leaf. Returns the number of AccumulateGrad nodes, the
+        names of the leaves, and true if a leaf is an input. `visit` is called with every other node."""
         nodes, reached, inputs = 0, [], False
         for tensor in tensors:
             if tensor.grad_fn is None and tensor.requires_grad:
@@ -32,23 +32,23 @@ class Leaves:
         return nodes, sorted({name for name in reached if name is not None}), inputs
 
     def _hook(self, leaf):
-        """The name of a leaf, which is hooked when it is met for the first time; None for a leaf that is
-        no parameter, such as an input with a gradient of its own."""
+        """The name of a leaf, which is hooked at its first visit; `None` for a leaf that is no parameter, such as an
+        input that requires a gradient."""
         if id(leaf) not in self.hooked:
             name = self.name_of(leaf)
-            # Kept alive, so that no other tensor gets its identity.
+            # The leaf is kept alive, so that its `id` is not reused for another tensor.
             self.hooked[id(leaf)] = (name, leaf)
             if name is not None:
                 self.handles.append(leaf.register_hook(lambda gradient: self.gradient_of(name, gradient)))
-                # The script's own hooks change what this one returns, and not the other way round: torch
-                # calls them in the order in which they were put in.
+                # torch calls hooks in the order of registration. zprobe's hook is moved to the front, so that the
+                # script's own hooks change the replaced gradient.
                 hooks = leaf._backward_hooks
                 for other in [it for it in hooks if it != self.handles[-1].id]:
                     hooks[other] = hooks.pop(other)
         return self.hooked[id(leaf)][0]
 
     def release(self):
-        """Takes all hooks away."""
+        """Removes the hooks of all leaves."""
         for handle in self.handles:
             handle.remove()
         self.hooked, self.handles = {}, []

@@ -1,8 +1,8 @@
-"""The loss side: what each element of each term of a loss weighs in what goes backward.
+"""Measures the weight of each element of each term of a loss in the backward.
 
 Between the root of a backward and the elements of its terms (the cross entropy of a token, the squared error of a
-number) lie sums, means, and products with constants. The walk from the root goes through these, notes the constants,
-and ends where something else is computed: the gradient that comes in there is the weight of each element.
+number) lie sums, means, and products with constants. The walk from the root passes through these nodes, records the
+constants, and ends at any other node: the gradient that arrives at that node has the weight of each element.
 """
 
 import collections
@@ -13,7 +13,7 @@ import torch
 from zprobe_exec import arithmetic
 from zprobe_exec.terms import Constant, Ending, Group
 
-# Nodes that hand every element on as it is, or leave some out.
+# The nodes that pass every element on unchanged, or leave some elements out.
 _PASSING = {
     "AliasBackward0", "AsStridedBackward0", "CatBackward0", "CloneBackward0", "CopyBackwards", "ExpandBackward0",
     "GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "MaskedFillBackward0", "MaskedSelectBackward0",
@@ -22,10 +22,10 @@ _PASSING = {
     "UnsafeViewBackward0", "UnsqueezeBackward0", "ViewBackward0", "WhereBackward0", "AddBackward0", "AddBackward1",
 }  # fmt: skip
 
-# Functions of engines that hand tensors on as they are.
+# The autograd functions of engines that pass tensors on unchanged.
 _ENGINES = ("_DDPSink", "PreBackwardFunction", "PostBackwardFunction", "RegisterPostBackwardFunction")
 
-# Nodes that pick elements of a row: behind them a row of log-probabilities is no longer whole.
+# The nodes that pick elements of a row: after such a node a row of log-probabilities is no longer whole.
 _PICKING = {"GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "SelectBackward0", "MaskedSelectBackward0"}
 
 _REDUCING = {"SumBackward0": "sum", "SumBackward1": "sum", "MeanBackward0": "mean", "MeanBackward1": "mean"}
@@ -37,41 +37,42 @@ _FUSED = {
 }  # fmt: skip
 _REDUCTIONS = ("none", "mean", "sum")
 
-# Paths from a root to its elements that are followed.
+# The largest number of paths from a root to its elements that are followed.
 MOST_PATHS = 4096
 
 
 class Path:
-    """The way from the root of a loss to one of its nodes."""
+    """The path from the root of a loss to one of the nodes of its graph."""
 
     def __init__(self, constants=(), kinds=(), sign=1, is_weighted=False, is_whole=True, scalar=None):
-        self.constants = constants  # Scalars that the loss was multiplied with, from the root on.
-        self.kinds = kinds  # Reductions, from the root on.
+        self.constants = constants  # The scalar factors of the loss, in order from the root.
+        self.kinds = kinds  # The reductions (`sum`, `mean`, `none`), in order from the root.
         self.sign = sign
-        self.is_weighted = is_weighted  # True behind a product with a tensor of different numbers.
-        self.is_whole = is_whole  # True as long as no sum of several terms was met.
-        self.scalar = scalar  # The node that makes a scalar of the elements.
+        self.is_weighted = is_weighted  # True if the path has passed a product with a tensor of different numbers.
+        self.is_whole = is_whole  # True if the path has passed no sum of several terms.
+        self.scalar = scalar  # The node that reduces the elements to a scalar; `None` before that node.
 
     def behind(self, **changes):
-        """This path, one node further."""
+        """A copy of this path with changed fields, for the next node."""
         fields = dict(vars(self))
         fields.update(changes)
         return Path(**fields)
 
 
 class Loss:
-    """The watch over the terms of the loss in one backward."""
+    """Watches the terms of the loss in one backward."""
 
     def __init__(self, reads_targets=False):
         self.reads_targets = reads_targets
         self.endings, self.handles, self.seeds, self.values = {}, [], [], []
-        self.arrivals = collections.Counter()  # Paths from a root to each node that makes a scalar of its elements.
-        self.error = None  # What zprobe failed with inside the backward.
-        self.is_cut = False  # True if a loss has more paths than are followed.
-        self.divisor = 1  # What an engine divides the gradients of its outputs by.
+        self.arrivals = collections.Counter()  # By node that reduces elements to a scalar: its paths from a root.
+        self.error = None  # The last error of zprobe inside of the backward; `None` without one.
+        self.is_cut = False  # True if a loss has more than `MOST_PATHS` paths.
+        self.divisor = 1  # The number by which an engine divides the gradients of its outputs.
 
     def watch(self, tensors):
-        """Watches the terms of some losses, each with a single element; other roots are none."""
+        """Watches the terms of the losses among `tensors`. A loss is a tensor of a single element; other tensors are
+        ignored."""
         for tensor in tensors:
             if tensor.grad_fn is not None and tensor.numel() == 1:
                 self.values.append(tensor.detach())
@@ -87,14 +88,15 @@ class Loss:
                 self._end(node, index, path if path.scalar or not _is_reduced(node) else path.behind(scalar=node))
                 paths += 1
             else:
-                # In the order in which the script has them.
+                # The reversal lets the walk visit the terms in the order of the script.
                 pending.extend(reversed([it for it in behind if it[0] is not None]))
             if paths > MOST_PATHS:
                 self.is_cut = True
                 return
 
     def _behind(self, node, index, path):
-        """The nodes behind one, each with its output and path; None where the elements of a term are reached."""
+        """The next nodes after `node`, each with the number of its output and its path; `None` if `node` yields the
+        elements of a term."""
         name, edges = node.name(), node.next_functions
         if path.scalar is None and _is_reduced(node):
             path = path.behind(scalar=node)
@@ -123,7 +125,7 @@ class Loss:
         return None
 
     def _scaled(self, node, path):
-        """The node behind a product with a constant, or a quotient by one."""
+        """The next node after a product with a constant or a quotient by a constant; `None` if the walk ends here."""
         name = node.name()
         at = 0 if node.next_functions[0][0] is not None else 1
         edge = node.next_functions[at]
@@ -140,7 +142,8 @@ class Loss:
             return [(*edge, path)]
         if _is_log_softmax(edge[0]):
             return [(*edge, path)]
-        # The elements of the product weigh what the script says: those behind it would weigh anything.
+        # The walk ends at the product, whose elements have the weights that the script intends; the factors after it
+        # could have any weights.
         return None if not path.is_weighted else [(*edge, path)]
 
     def _end(self, node, index, path):
@@ -153,7 +156,8 @@ class Loss:
             self._on(node, lambda gradients: ending.read(gradients[index], self.reads_targets))
 
     def _on(self, node, see):
-        """Shows the gradients that come in at a node to `see`, which must not raise inside of the backward."""
+        """Calls `see` with the gradients that arrive at a node. An error of `see` is kept in `error`, and does not
+        reach the backward."""
 
         def seen(gradients):
             try:
@@ -164,16 +168,16 @@ class Loss:
         self.handles.append(node.register_prehook(seen))
 
     def see_output(self, before, behind):
-        """An engine has made the gradient `behind` of the gradient `before` of one of its outputs."""
+        """Called after an engine has divided the gradient `before` of one of its outputs; `behind` is the result."""
         if before is not None and behind is not before and bool(before.any()):
             before, behind = before.double().flatten(), behind.double().flatten()
             self.divisor = round(float(before @ before) / float(before @ behind))
 
     def again(self, known, code):
-        """Microbatches all of whose terms go backward again with this one, `code`.
+        """The earlier microbatches whose terms all go backward again in the microbatch `code`.
 
-        `known` has the terms of earlier ones as (node, microbatch), by the identity of the node; those of this one are
-        added.
+        `known` has the terms of earlier microbatches as (node, microbatch), by the `id` of the node. The terms of this
+        microbatch are added to `known`.
         """
         seen = collections.Counter()
         for ending in self.endings.values():
@@ -183,8 +187,8 @@ class Loss:
         return sorted(first for first, count in seen.items() if first != code and count == all_of[first])
 
     def take(self, samples=None):
-        """Fields of the event: the terms of the loss of one microbatch, which has `samples` samples. Returns None where
-        no root was a loss with a single element."""
+        """The fields of the event `loss-weighed`: the terms of the loss of one microbatch with `samples` samples.
+        `None` if no loss of a single element could be followed."""
         for handle in self.handles:
             handle.remove()
         if self.error is not None:
@@ -195,7 +199,7 @@ class Loss:
         for ending in self.endings.values():
             if ending.was_reached() and self.divisor != 1:
                 ending.divide(Constant(float(self.divisor), "int", True, True, (None, None, None, "deepspeed")))
-            # The scalar may be there twice; a sum over a term's elements that has them twice is a loss of its own.
+            # A loss may include the same scalar twice. A sum that includes the same elements twice is another loss.
             ending.times = max(1, self.arrivals[ending.path.scalar])
             if ending.was_reached():
                 groups.setdefault(ending.key(), Group()).add(ending)
@@ -211,7 +215,8 @@ class Loss:
 
 
 def _of(node):
-    """What the elements of a term are: target tokens, parameters, what a function hides, or other numbers."""
+    """The kind of the elements of a term: `tokens` (of targets), `parameters`, `hidden` (inside of an autograd
+    function), or `elements` for other numbers."""
     if node.name() == "LogSoftmaxBackward0":
         return "tokens"
     behind = [it for it, _ in node.next_functions if it is not None]
@@ -232,26 +237,26 @@ def _handed_on(node, index):
 
 
 def _is_reduced(node):
-    """True for a node that makes a scalar of many elements."""
+    """True for a node that reduces many elements to a scalar."""
     name = node.name()
     is_reducing = name in _REDUCING or name in _LIKELIHOODS or name in _FUSED
     return is_reducing and _is_scalar(node)
 
 
 def _is_scalar(node):
-    """True for a node whose output has one element; false where torch does not tell, as 2.4 does not."""
+    """True for a node whose output is a scalar. False if torch does not provide the shape, as torch 2.4 does not."""
     about = getattr(node, "_input_metadata", None)
     return about is not None and len(about[0].shape) == 0
 
 
 def _is_mask(tensor):
-    """True if a tensor has no numbers but 0 and one other."""
+    """True if a tensor is a mask: all its elements are 0 or one other number."""
     nonzero = tensor.detach()[tensor != 0]
     return bool((nonzero == nonzero[:1]).all())
 
 
 def _is_log_softmax(node):
-    """True if rows of log-probabilities are handed on as a whole to here."""
+    """True if `node` passes on whole rows of log-probabilities."""
     while node is not None and (node.name() in _PASSING - _PICKING or node.name() in ("NegBackward0", "SubBackward0")):
         behind = [it for it, _ in node.next_functions if it is not None]
         node = behind[0] if len(behind) == 1 else None

@@ -1,41 +1,42 @@
-"""Letters between the ranks: files in the run directory, so that no collective of ours can hang the job."""
+"""Messages between the ranks. They are files in the run directory, so that no collective of zprobe can hang the job."""
 
 import fcntl
 import json
 import os
 import time
 
-# Seconds between two looks at letters, and at zprobe.
+# The seconds between two checks for messages, and between two checks that zprobe is alive.
 POLL, LOOK = 0.02, 1.0
 
-# File that zprobe keeps locked for as long as it lives.
+# The name of the file that zprobe keeps locked while zprobe runs.
 LOCK = "zprobe.lock"
 
 
 class Mailbox:
-    """The letters of all ranks of a job on one subject each."""
+    """The messages of all ranks of a job. A message has a subject, such as `first-step`, and each rank posts at most
+    one message on a subject."""
 
     def __init__(self, directory, rank, world_size):
         self.directory, self.rank, self.world_size = directory, rank, world_size
-        # Ranks for which this one does not wait again.
+        # The ranks for which this rank does not wait again.
         self.late = set()
         os.makedirs(directory, exist_ok=True)
 
     def post(self, subject, content):
-        """Leaves a letter for the other ranks. A letter is there as a whole or not at all."""
+        """Posts a message for the other ranks. The message appears as a whole, never in parts."""
         path = self._path(subject, self.rank)
         with open(path + ".part", "w") as file:
             json.dump(content, file)
         os.replace(path + ".part", path)
 
     def collect(self, subject, patience):
-        """The letters of all ranks, by rank, without those of ranks that are gone, or that did not come within `patience`
-        seconds. A rank that did not write in time is not waited for again, and none for long once zprobe has ended, which
-        carries letters from other machines."""
+        """The messages of all ranks on a subject, by rank. A rank without a message is left out if it has exited, or
+        after `patience` seconds; a rank that was late once is never waited for again. Once zprobe has ended, which
+        carries messages between machines, the wait is short."""
         letters, deadline, look = {}, time.monotonic() + patience, time.monotonic() + LOOK
         while True:
             missing = [rank for rank in range(self.world_size) if rank not in letters]
-            # Looked at first: what a rank has posted was there before zprobe said that the rank is gone.
+            # The marks of exited ranks are read first: a rank's message precedes zprobe's mark of its exit.
             gone = {rank for rank in missing if os.path.exists(self._path("gone", rank))}
             for rank in missing:
                 if os.path.exists(self._path(subject, rank)):
@@ -52,11 +53,11 @@ class Mailbox:
             time.sleep(POLL)
 
     def _is_carried(self):
-        """False once zprobe has ended."""
+        """True while zprobe runs, which carries messages between machines; also true if that is unknown."""
         try:
             with open(os.path.join(os.path.dirname(self.directory), LOCK)) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:  # It is locked, or this cannot be known.
+        except OSError:  # The file is locked, or its state cannot be read.
             return True
         return False
 

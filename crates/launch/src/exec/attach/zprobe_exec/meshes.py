@@ -1,7 +1,7 @@
-"""Parameters that tensor parallelism has cut into DTensors.
+"""Handles parameters that tensor parallelism has cut into DTensors.
 
-The ranks of a device mesh that hold different parts of such a parameter do not average its gradients: each part
-is a parameter of its own, of the ranks that hold it.
+The ranks of a device mesh that hold different parts of such a parameter do not average its gradients. So zprobe treats
+each part as a parameter of its own, which belongs to the ranks that hold the part.
 """
 
 from zprobe_exec import objects
@@ -9,46 +9,47 @@ from zprobe_exec.turns import Unreadable
 
 
 class Part:
-    """This rank's part of a parameter."""
+    """This rank's part of a parameter under tensor parallelism."""
 
     def __init__(self, spec, shape):
-        """`spec` is the DTensorSpec of the whole parameter, `shape` that of the part."""
+        """`spec` is the DTensorSpec of the whole parameter, and `shape` is the shape of the part."""
         self.mesh, self.placements, self.shape = spec.mesh, spec.placements, list(shape)
 
     def suffix(self):
-        """The place of the part in the mesh, as it is put behind the parameter's name."""
+        """The suffix of the parameter's name that gives the place of the part in the mesh, such as `[tp=1]`."""
         if self.mesh.get_coordinate() is None:
-            raise Unreadable("this rank is not in the device mesh of a parameter that it has")
+            raise Unreadable("this rank has a parameter whose device mesh does not include the rank")
         names = self.mesh.mesh_dim_names or ["mesh %d" % number for number in range(self.mesh.ndim)]
         return "[%s]" % ", ".join("%s=%d" % pair for pair in zip(names, self.mesh.get_coordinate()))
 
     def wrap(self, values, gradient):
-        """Values of this part as a DTensor in place of the gradient."""
+        """A DTensor with the given values of this part, as the replacement of `gradient`."""
         kind = type(gradient)
-        # The script's own sums over the mesh have no part in what is looked at.
+        # The replacement has the placements of the parameter, so that a sum over the mesh that the script itself does
+        # is not diagnosed.
         return kind.from_local(
             values, self.mesh, self.placements, run_check=False, shape=gradient.shape, stride=gradient.stride()
         )
 
 
 def sharded_params():
-    """What FSDP2 knows of each parameter that it has cut, by the identity of this rank's shard and by that of the
-    gathered parameter, which takes the shard's place in its module while forward and backward use it."""
+    """The `FSDPParam` of each parameter that FSDP2 has cut, by the `id` of this rank's shard and by the `id` of the
+    gathered parameter, which replaces the shard in the module during forward and backward."""
     of_type = objects.named("FSDPParam")
     tensors = ((getattr(it, name, None), it) for it in of_type for name in ("sharded_param", "_unsharded_param"))
     return {id(tensor): it for tensor, it in tensors if tensor is not None}
 
 
 def gathered_params():
-    """Identities of the whole parameters that FSDP2 puts in the place of its shards for a forward: what accumulates
-    gradients, and what an optimizer is to hold, are the shards."""
+    """The `id` of each whole parameter that FSDP2 puts in the place of a shard for a forward. An optimizer must hold
+    the shards instead, which get the gradients."""
     whole = (getattr(it, "_unsharded_param", None) for it in sharded_params().values())
     return {id(it) for it in whole if it is not None}
 
 
 def part_of(param, sharded):
-    """This rank's part of a parameter that tensor parallelism has cut; None for any other. `sharded` is what FSDP2
-    knows of the parameter, if that has cut it as well."""
+    """This rank's part of a parameter that tensor parallelism has cut; `None` for other parameters. `sharded` is the
+    `FSDPParam` of the parameter if FSDP2 has cut it, too, else `None`."""
     if sharded is not None:
         return Part(sharded._tp_spec, sharded._orig_size) if getattr(sharded, "is_dtensor", False) else None
     spec = getattr(param, "_spec", None)
@@ -56,7 +57,7 @@ def part_of(param, sharded):
 
 
 def shard_number(tensor):
-    """Number of this rank's shard of a DTensor of which a mesh holds each shard several times; None for others."""
+    """The number of this rank's shard of a DTensor, if several ranks of the mesh hold each shard; else `None`."""
     spec = getattr(tensor, "_spec", None)
     coordinate = spec.mesh.get_coordinate() if hasattr(tensor, "device_mesh") and spec is not None else None
     if coordinate is None:
@@ -72,7 +73,8 @@ def shard_number(tensor):
 
 
 def shard_start(sharded):
-    """The first element of FSDP2's shard in this rank's part of a parameter; None where rows are not cut."""
+    """The first element of FSDP2's shard within this rank's part of a parameter; `None` if FSDP2 has cut a dimension
+    other than the first."""
     if not hasattr(sharded.mesh_info, "shard_mesh_size"):
         return 0
     if sharded.fsdp_placement.dim != 0:
@@ -86,31 +88,28 @@ def shard_start(sharded):
 
 
 def local(gradient):
-    """This rank's part of a gradient."""
+    """This rank's local part of a gradient that may be a DTensor."""
     return gradient.to_local() if hasattr(gradient, "to_local") else gradient
 
 
 def refuse_mixed(params):
-    """Refuses a model of which tensor parallelism has cut some parameters, and others are whole on all ranks: which
-    ranks average these is not known. `params` has pairs of a trainable parameter's name and true if it is cut.
+    """Raises `Unreadable` if tensor parallelism has cut some parameters of a model while others are whole on all ranks:
+    it is unknown which ranks average the gradients of the whole parameters.
 
-    The error is `Unreadable`.
+    `params` has pairs of a trainable parameter's name and true if the parameter is cut.
     """
     whole = [name for name, is_cut in params if not is_cut]
     if whole and len(whole) < len(params):
         raise Unreadable(
-            "tensor parallelism has cut some parameters and not %s, of which it is not known over which ranks they are "
-            "to be averaged" % (", ".join(whole[:4]) + (" and %d more" % (len(whole) - 4) if len(whole) > 4 else ""))
+            "tensor parallelism has cut some parameters but not %s: which ranks average the gradients of the latter "
+            "is unknown" % (", ".join(whole[:4]) + (" and %d more" % (len(whole) - 4) if len(whole) > 4 else ""))
         )
 
 
 def refuse_partial(name, gradient):
-    """Refuses a gradient that is summed over a mesh only after autograd has delivered it.
-
-    The error is `Unreadable`.
-    """
+    """Raises `Unreadable` for a gradient that is summed over a mesh only after autograd has delivered it."""
     if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
         raise Unreadable(
-            "the gradient of %s is summed over a device mesh behind autograd: use codes in place of gradients "
-            "(without --observe)" % name
+            "the gradient of %s is summed over a device mesh after autograd: run without --observe, so that codes "
+            "replace gradients" % name
         )

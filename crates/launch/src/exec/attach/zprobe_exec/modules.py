@@ -1,4 +1,4 @@
-"""Modules whose forward has run, and blocks of them that no backward reaches."""
+"""Watches which modules run their forward, and finds blocks of modules that no backward reaches."""
 
 import functools
 
@@ -9,7 +9,7 @@ from zprobe_exec import names, places
 
 
 class _Seen:
-    """Modules that have run, and reads of parameters without a gradient, by identity."""
+    """The modules that have run, and the reads of parameters without a gradient, both by the `id` of the object."""
 
     def __init__(self):
         self.ran, self.read = {}, {}
@@ -20,16 +20,16 @@ class _Seen:
 
 
 class Modules:
-    """The modules of the script, from `install` to `release`."""
+    """Watches the modules of the script, from `install` to `release`."""
 
     def __init__(self):
-        self.handle, self.plain = None, {}  # What was in the class of parameters.
-        self.now, self.step = _Seen(), _Seen()  # Since the last backward; in the step, until that.
-        self.input = None  # The first tensor that a module was given since the last backward.
-        self.checkpoints = 0  # Reentrant checkpoints that run now, with gradients enabled around them.
+        self.handle, self.plain = None, {}  # The replaced attributes of `torch.nn.Parameter`.
+        self.now, self.step = _Seen(), _Seen()  # Seen since the last backward; seen in the step before.
+        self.input = None  # The first input tensor of a module since the last backward.
+        self.checkpoints = 0  # The number of running reentrant checkpoints with gradients enabled outside.
 
     def install(self):
-        """Watches the forward of every module."""
+        """Begins to watch the forward of every module, and reads of parameters by `data` and `detach`."""
         self.handle = torch.nn.modules.module.register_module_forward_pre_hook(self._see)
         kind = torch.nn.Parameter
         self.plain = {name: kind.__dict__.get(name) for name in ("data", "detach")}
@@ -39,7 +39,7 @@ class Modules:
         CheckpointFunction.apply = self._checkpoint
 
     def release(self):
-        """Watches no longer."""
+        """Removes all hooks and wrappers."""
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
@@ -52,7 +52,8 @@ class Modules:
         self.now, self.step, self.input = _Seen(), _Seen(), None
 
     def _note(self, param, content):
-        """Notes that the script's forward reads a parameter without a gradient. Returns `content`."""
+        """Records that a forward of the script reads a parameter by `data` or `detach`, which yields no gradient.
+        Returns `content`."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             frame = places.caller(2)
             if places.is_in_forward(frame):
@@ -60,8 +61,8 @@ class Modules:
         return content
 
     def _checkpoint(self, *args):
-        """Applies a reentrant checkpoint, which disables gradients within. If none of its inputs has one, none of its
-        parameters gets one."""
+        """Applies a reentrant checkpoint, which disables gradients inside. Its parameters get gradients only if an
+        input of the checkpoint requires a gradient."""
         is_training = torch.is_grad_enabled()
         self.checkpoints += is_training
         try:
@@ -73,7 +74,7 @@ class Modules:
         if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or self.checkpoints):
             return None
         try:
-            # Kept alive, so that no other module gets its identity.
+            # The module is kept alive, so that its `id` is not reused for another module.
             self.now.ran[id(module)] = module
             if self.input is None:
                 self.input = _first(inputs)
@@ -82,28 +83,29 @@ class Modules:
         return None
 
     def see_backward(self):
-        """Counts what has run since the last call for the step of a backward, which begins or ends now."""
+        """Adds the modules that have run since the last call to the current step; called when a backward begins and
+        when it ends."""
         self.step.take(self.now)
         self.now = _Seen()
 
     def take_input(self):
-        """Length of the first input of the forward before a backward, and a number that equal inputs have in common;
-        None where it was not seen."""
+        """The length of the first input of the forward before a backward, and a digest of that input; both are `None`
+        if no input was seen."""
         tensor, self.input = self.input, None
         if tensor is None:
             return None, None
         return tensor.shape[0] or None, names.digest_of(tensor, tensor.numel())
 
     def unreached(self, roots, names, reached, held):
-        """Blocks that have run in the step, which is over, and have parameters that were not reached: all of them, one of
-        a layer of torch, or those that forward reads without a gradient. Each is (path, class, names of the parameters,
-        place of such a read or None).
+        """The blocks that ran in the finished step although no backward has reached some of their parameters: all
+        parameters of a module, any parameter of a torch layer, or parameters that a forward reads without a gradient.
+        Each block is a tuple (path, class, names of the parameters, place of the read or `None`).
 
-        `names`: names of the parameters by identity; `reached`: names that a backward has reached; `held` is true
-        of a parameter that an optimizer has.
+        `names` has the names of parameters by `id`, and `reached` the names that a backward has reached. `held` is a
+        function that is true for a parameter of an optimizer.
         """
         blocks, seen = [], set()
-        # A slice of a Sequential that forward makes has modules of the model under other paths.
+        # Largest roots first: a slice of a Sequential, made in a forward, has modules of the model under other paths.
         for root in sorted(roots, key=lambda it: -sum(1 for _ in it.modules())):
             pending = [("", root)]
             while pending:
@@ -124,19 +126,19 @@ class Modules:
                     blocks.append((path, type(module).__name__, sorted(read), next(iter(read.values()))))
                 pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
         self.step = _Seen()
-        # The slice itself has no path.
+        # A block without a path, such as the slice, is left out if other blocks have its parameters.
         named = {name for path, _, lost, _ in blocks if path for name in lost}
         return [block for block in blocks if block[0] or not named.issuperset(block[2])]
 
 
 def _uses_all(module):
-    """True for a layer of torch, whose forward uses all of its parameters."""
+    """True for a layer of torch without submodules, whose forward uses all parameters of the layer."""
     is_torch = type(module).__module__.startswith("torch.nn.modules.")
     return is_torch and not any(True for _ in module.children())
 
 
 def _first(inputs):
-    """The first tensor with a dimension among some inputs; None if there is none."""
+    """The first tensor with at least one dimension among the inputs of a module; `None` if there is none."""
     for it in inputs:
         if isinstance(it, torch.Tensor) and it.dim():
             return it

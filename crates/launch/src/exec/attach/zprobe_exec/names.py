@@ -1,4 +1,4 @@
-"""Names of parameters, found without a hook on any module."""
+"""Finds the names of parameters, without a hook on any module."""
 
 import re
 
@@ -6,34 +6,35 @@ import torch
 
 from zprobe_exec import fragments, meshes, objects
 
-# Parts of names that wrappers put in, and that the user's own model has not.
+# The parts of parameter names that wrappers insert, and that the user's own model does not have.
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 
 
-# Digests are remainders of this prime, the largest whose remainders a double holds. A power of two would leave out the
-# high bits of words: signs and exponents.
+# Digests are remainders modulo this prime, the largest prime whose remainders a double represents exactly. A power of
+# two would ignore the high bits of words: signs and exponents.
 DIGESTS = (1 << 53) - 111
 
-# Factor that keeps the halves of a digest from taking from each other what one bit adds: odd, with bits all over.
+# The factor of one half of a digest, which keeps the changes of both halves from cancelling out. It is odd, with bits
+# spread over the whole word.
 MIX = 0x9E3779B97F4A7C15
 
 
 class Named:
-    """A parameter of the user's model."""
+    """A parameter of the user's model, or this rank's part of one under tensor parallelism."""
 
     def __init__(self, name, shape, trainable):
         self.name, self.shape, self.trainable = name, list(shape), trainable
         self.numel = 1
         for side in self.shape:
             self.numel *= side
-        self.ranks = []  # Ranks that have it, of a part on which the ranks have agreed.
-        self.part = None  # Its place in a device mesh, where tensor parallelism has cut it.
-        self.start = None  # Its first element in FSDP2's shard of a part; None elsewhere.
-        self.tensor = None  # The parameter itself, where this rank has it.
+        self.ranks = []  # The ranks that hold this part under tensor parallelism; empty for other parameters.
+        self.part = None  # The `Part` in a device mesh under tensor parallelism; `None` otherwise.
+        self.start = None  # The first element of FSDP2's shard of the part; `None` otherwise.
+        self.tensor = None  # The parameter of this rank; `None` if the rank has none.
 
     def digest(self):
-        """A number that replicas have in common, and the number of the shard that it is of, 0 for a whole parameter;
-        None and 0 for a shard of which there is one alone."""
+        """A digest that equal replicas have in common, and the number of the digested shard, 0 for a whole parameter.
+        The digest is `None` without a parameter, for a shard that no other rank holds, and where `digest_of` is."""
         if self.tensor is None:
             return None, 0
         shard = meshes.shard_number(self.tensor)
@@ -44,15 +45,15 @@ class Named:
 
 
 def roots():
-    """All modules of this process that are in no other one."""
+    """All root modules of this process: modules that are no child of another module."""
     modules = objects.of(torch.nn.Module)
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     return [module for module in modules if id(module) not in inner]
 
 
 def find():
-    """The parameters of all models of this process in their order, and the name of each tensor that
-    stands for one, by its identity. These are the parameter, and what FSDP2 puts in its place."""
+    """The parameters of all models of this process, by name and in order; and the name of each tensor that stands for a
+    parameter, by the tensor's `id`. Such tensors are the parameter, its FSDP2 shard and its gathered form."""
     trees = [tree for tree in (list(root.named_parameters()) for root in roots()) if tree]
     trees.sort(key=lambda tree: -sum(param.numel() for _, param in tree))
     params, names, sharded = {}, {}, meshes.sharded_params()
@@ -87,8 +88,8 @@ def find():
 
 
 def untied():
-    """Pairs of parameters that a model's configuration ties, or that began as one, and that are two: an embedding
-    and the output layer, as pairs of names."""
+    """The names of embeddings and output layers that a model's configuration ties, but whose weights are two
+    parameters; a list of pairs."""
     pairs = []
     for root in roots():
         for path, module in root.named_modules():
@@ -105,7 +106,7 @@ def untied():
 
 
 def of_optimizers(params, names, leaf):
-    """Names a leaf that is in no module, if an optimizer holds it: by its place there."""
+    """Names a leaf that belongs to no module by its place in an optimizer, if an optimizer holds the leaf."""
     if id(leaf) in names:
         return
     for optimizer in objects.of(torch.optim.Optimizer):
@@ -121,7 +122,7 @@ def of_optimizers(params, names, leaf):
 
 
 def _common_prefix(tree):
-    """What DDP, DeepSpeed and their like put before every name."""
+    """The prefix that DDP, DeepSpeed and similar wrappers put before every name: `module.`, perhaps repeated."""
     prefix = ""
     while all(name.startswith(prefix + "module.") for name, _ in tree):
         prefix += "module."
@@ -129,7 +130,8 @@ def _common_prefix(tree):
 
 
 def digest_of(param, numel):
-    """A number that replicas of a tensor have in common; None for one with another number of elements."""
+    """A digest that equal replicas of a tensor have in common; `None` if the tensor is not dense, not real, freed or
+    not finite, or has not `numel` elements."""
     is_plain = type(param.data) is torch.Tensor and not param.is_meta and param.layout == torch.strided
     if not is_plain or param.is_complex() or param.numel() != numel or not numel:
         return None
@@ -142,7 +144,8 @@ def digest_of(param, numel):
 
 
 def _sum_of_bits(flat):
-    """The sum of a tensor's words of 64 bits, and of the bytes behind the last whole word: the same in any order."""
+    """The sum of a tensor's 64-bit words and of the bytes after the last whole word. The order of the words does not
+    matter."""
     held = flat.contiguous().view(torch.uint8)
     if held.storage_offset() % 8:
         held = held.clone()
@@ -151,9 +154,9 @@ def _sum_of_bits(flat):
 
 
 def _whole_shape(param):
-    """The shape of a parameter that this rank may hold a shard of."""
+    """The shape of the whole parameter, also if this rank holds only a shard."""
     if getattr(param, "_is_flat_param", False):
-        # The parameters of a unit of FullyShardedDataParallel, one after the other, and padding.
+        # A flat parameter of FullyShardedDataParallel has all parameters of a unit one after the other, and padding.
         return getattr(param, "_padded_unsharded_size", None) or param.shape
     return getattr(param, "ds_shape", param.shape)
 

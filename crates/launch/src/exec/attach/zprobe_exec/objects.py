@@ -1,7 +1,7 @@
-"""The objects of this process that the watch looks at: modules, optimizers, loss scalers, engines and trainers.
+"""Finds the objects of this process that zprobe watches: modules, optimizers, loss scalers, engines and trainers.
 
-They are found through the garbage collector, so that nothing has to be put into their classes. A look at all objects
-takes a tenth of a second; what it finds is kept until `look_again`.
+The objects are found through the garbage collector, so that their classes need no change. A search of all objects takes
+a tenth of a second; its result is kept until `look_again`.
 """
 
 import gc
@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-# Classes, by name, that torch need not have imported, or that are not torch's.
+# The names of watched classes that torch may not have imported yet, or that belong to other packages.
 NAMES = frozenset(
     [
         "AcceleratedScheduler",
@@ -27,23 +27,23 @@ _found = None
 
 
 def look_again():
-    """Forgets what was found: the script may have made other objects."""
+    """Forgets the objects found so far, because the script may have made new objects."""
     global _found
     _found = None
 
 
 def of(kind):
-    """The instances of a class and of those derived from it."""
+    """The living instances of a class and of its subclasses."""
     return _chosen(lambda it: issubclass(it, kind))
 
 
 def named(name):
-    """The instances of classes of this name and of those derived from them."""
+    """The living instances of classes with this name and of their subclasses."""
     return _chosen(lambda it: _is_named(it, name))
 
 
 def of_package(package):
-    """The modules, optimizers and engines, among others, whose class is of a package."""
+    """The living watched objects, such as modules, optimizers and engines, whose class belongs to a package."""
     return _chosen(lambda it: _is_of(it, package))
 
 

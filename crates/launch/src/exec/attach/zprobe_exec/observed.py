@@ -1,9 +1,8 @@
-"""Samples of real gradients: nothing is changed, and the training goes on when the watch is over.
+"""The mode that samples real gradients: gradients stay unchanged, and the training goes on when the watch is over.
 
-Of each parameter some elements are copied: of the gradient that autograd delivers in each backward, and of
-what the optimizer consumes. Which part of a parameter an optimizer holds is known where its tensor is
-the parameter or a DTensor shard of it, or where the engine says how it has laid out the tensor and the content bears
-it out; else the tensor's content is looked for in the parameters.
+Some elements of each parameter are copied, from the gradient that autograd delivers in each backward and from the
+gradient that the optimizer consumes. An optimizer's tensor may be a parameter or a DTensor shard. The place of another
+tensor is the engine's layout, if the tensor's content agrees with it; else the content is searched in the parameters.
 """
 
 import math
@@ -15,19 +14,19 @@ from zprobe_exec import fragments, meshes
 from zprobe_rank.placement import UNMISTAKABLE, Placement
 from zprobe_rank.tensors import flat
 
-# Elements that lie next to each other in a sample.
+# The number of consecutive elements in a run of samples.
 RUN = 16
 
-# Runs in all parameters together, for each pair of ranks: enough for 16 microbatches of each rank in four steps, twice
-# as many elements as gradients.
+# The number of runs in all parameters together, for each pair of ranks. It suffices for 16 microbatches of each rank in
+# four steps, with twice as many elements as gradients.
 RUNS = 8
 
-# Different values among the first elements of a parameter from which on it is recognised by its content.
+# The number of different values, among the first elements of a parameter, that allows recognition by content.
 DISTINCT = 8
 
 
 class Observed:
-    """The mode in which leaves keep their gradients."""
+    """The mode in which the leaves of autograd graphs keep their own gradients."""
 
     judges_first_step = False
 
@@ -35,19 +34,20 @@ class Observed:
         self.training, self.seed = training, training.settings["seed"]
         self.steps = training.settings["observe"] + 1
         self.columns = math.inf
-        # A sharded parameter has as many runs on each rank as a whole one has on one.
+        # The least number of runs in a parameter: it grows with the ranks, so that each shard has some.
         self.count = 4 + training.world_size
-        # A rank's partition may be a part of one parameter, and has to have enough elements for all gradients.
+        # The number of elements that share one run. A rank's partition, even if it is a part of a single parameter,
+        # needs enough recorded elements for all gradients.
         self.spacing = max(sum(training.sizes.values()) // (RUNS * training.world_size**2), 1)
         self.order, self.runs, self.places = [], {}, {}
         self.samples, self.of_step = {}, {}
 
     def knows(self, name):
-        """True for every parameter."""
+        """True for every parameter: in this mode each gradient can be sampled."""
         return True
 
     def gradient(self, name, gradient, count):
-        """Copies samples of a leaf's gradient, which stays as it is."""
+        """Copies samples of a leaf's gradient. Returns `None`, so that the gradient is not replaced."""
         meshes.refuse_partial(name, gradient)
         gradient = flat(gradient)
         key = (name, gradient.device)
@@ -60,14 +60,14 @@ class Observed:
         return None
 
     def consumed(self, fragment, clipping):
-        """The recorded elements of what an optimizer consumes, as they were before clipping."""
+        """The recorded elements of a gradient that an optimizer consumes, as they were before clipping."""
         return clipping.take_out(fragment.tensor, fragment.pick())
 
     def see_gradients(self):
-        """Nothing: gradients are as the backward delivered them."""
+        """Does nothing in this mode: the samples are taken while autograd delivers the gradients."""
 
     def after_backward(self):
-        """A backward is over."""
+        """Called after a backward: adds its samples to the present microbatch, if that is recorded."""
         code, samples = self.training.code, self.samples
         if self.training.has_code():
             known = self.of_step.setdefault(code, {})
@@ -75,30 +75,30 @@ class Observed:
                 known[name] = known[name] + values if name in known else values
         self.samples = {}
 
-    # The first step.
+    # Finding the places of optimizers' tensors in the first step.
 
     def reader(self):
-        """None: gradients have no stamps."""
+        """`None`, because real gradients have no address stamps."""
         return None
 
     def segments(self, reader, tensor):
-        """The segment of an optimizer's tensor; of no parameter where that is not known yet."""
+        """The segment of an optimizer's tensor, in a list; its `param` is `None` if the parameter is unknown so far."""
         training, size = self.training, flat(tensor).numel()
         name = training.names.get(id(tensor))
         if size and id(tensor) in training.gathered:
             return [dict(param=None, offset=0, len=size)]
         hint = fragments.whole_or_shard(tensor, training.params.get(name))
         if hint is None and size and getattr(tensor, "_is_flat_param", False):
-            # A shard of a unit of FullyShardedDataParallel, all of which are equally long.
+            # The tensor is a shard of a FullyShardedDataParallel unit, whose shards all have the same length.
             hint = (name, training.rank % max(training.sizes[name] // size, 1) * size)
         return [dict(param=hint and hint[0], offset=hint[1] if hint else 0, len=size)] if size else []
 
     def choose_first(self, segments):
-        """Nothing of what is consumed in the first step is recorded."""
+        """An empty choice: no gradient that is consumed in the first step is recorded."""
         return []
 
     def before_agreement(self):
-        """Recognises the tensors of optimizers that are no parameters."""
+        """Finds the places of those optimizers' tensors that are neither parameters nor shards."""
         held, contents = self.training.held.all, None
         for fragment in [it for it in held if any(segment["param"] is None for segment in it.segments)]:
             segments = self.training.softly("layouts of engines", self._laid_out, fragment.tensor)
@@ -108,8 +108,8 @@ class Observed:
             fragment.segments = segments
 
     def _laid_out(self, tensor):
-        """The segments of an optimizer's tensor as the engine has laid them out; None where it does not say, or where
-        the tensor holds something else."""
+        """The segments of an optimizer's tensor in the engine's layout; `None` if the layout is unknown, or if the
+        tensor's content does not agree with the layout."""
         pieces, content = self.training.between.pieces(tensor), flat(tensor)
         if not pieces or sum(room for *_, room in pieces) > content.numel():
             return None
@@ -130,7 +130,7 @@ class Observed:
         return Contents(leaves, sizes, self.training.rank, self.training.world_size)
 
     def after_first_step(self, params, microbatches):
-        """Fixes which elements are recorded from now on, and records the first step's gradients."""
+        """Fixes the elements that are recorded from now on, and records the gradients of the first step."""
         self.columns, self.order = microbatches, list(params)
         for name, param in params.items():
             self._runs_of(name, param.numel)
@@ -140,7 +140,7 @@ class Observed:
         self.record(0)
 
     def _runs_of(self, name, size):
-        """Runs (first, end) of the elements of a parameter that are recorded, alike on all ranks."""
+        """The runs (first, end) of recorded elements of a parameter, the same on all ranks."""
         if name not in self.runs:
             share = size // (self.count + size // self.spacing)
             if share <= RUN:
@@ -165,7 +165,7 @@ class Observed:
         return chosen
 
     def record(self, step):
-        """Emits the samples of a step's gradients, microbatch by microbatch."""
+        """Emits the samples of the step's local gradients, a buffer for each microbatch."""
         for code, samples in sorted(self.of_step.items()):
             parts = []
             for name in self.order:
@@ -173,31 +173,31 @@ class Observed:
                 values = samples.get(name)
                 parts.append(torch.zeros(length) if values is None else values.to("cpu", non_blocking=False))
             values = torch.cat(parts)
-            # Loss scaling overflows until it has found its scale.
+            # Gradients overflow until dynamic loss scaling has found its scale, and are left out.
             if code < self.columns and bool(values.isfinite().all()):
                 self.training.channel.buffer("local-gradient", "full", values, step=step, microbatch=code)
         self.of_step = {}
 
     def forget(self):
-        """The step begins again: what was seen of it is dropped."""
+        """Drops the samples of the present step, which begins again."""
         self.of_step = {}
 
     def end(self):
-        """Lets go of all that was watched: the training goes on by itself."""
+        """Removes all hooks and drops all samples, so that the training goes on without zprobe."""
         self.training.release()
         self.training.held = self.training.asides.held = fragments.Fragments()
         self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}
 
 
 def own_elements(parameter, offset, length):
-    """Elements of a parameter from `offset` on; where ZeRO-3 has cut the parameter, the first ones of this rank's
-    shard."""
+    """The `length` elements of a parameter from `offset` on; if ZeRO-3 has cut the parameter, the first elements of
+    this rank's shard."""
     shard = getattr(parameter, "ds_tensor", None)
     return flat(parameter)[offset : offset + length] if shard is None else flat(shard)[:length]
 
 
 def is_alike(master, content):
-    """True if master weights round to the content of a parameter, as far as their first and their last elements say."""
+    """True if the first and the last elements of master weights round to the content of a parameter."""
     if len(master) != len(content) or fragments.is_freed(master) or fragments.is_freed(content):
         return False
     ends = ((it[:UNMISTAKABLE], it[-UNMISTAKABLE:]) for it in (master, content))
@@ -205,23 +205,24 @@ def is_alike(master, content):
 
 
 class Contents:
-    """The parameters by their content, as far as it says which one they are."""
+    """The index of parameters by content, for parameters with enough different values to be recognised."""
 
     def __init__(self, leaves, sizes, rank, world_size):
-        """`leaves`: tensors by name; `sizes`: those of all parameters, by name, in their order."""
+        """`leaves` has the leaf tensors by name; `sizes` has the number of elements of each parameter, by name and in
+        order."""
         order = list(sizes)
         self.order, self.origins, values = order, {}, {}
         for name, leaf in leaves.items():
-            # Of a parameter that ZeRO-3 has cut, this rank has a shard, and the leaf is empty.
+            # If ZeRO-3 has cut a parameter, the leaf is empty, and `ds_tensor` holds this rank's shard.
             shard = getattr(leaf, "ds_tensor", None)
             content = flat(leaf if shard is None else shard)
             if fragments.is_freed(content):
-                # FSDP2 has freed it.
+                # FSDP2 has freed the storage of the whole parameter.
                 continue
             if shard is None and content.numel() != sizes.get(name):
                 continue
             origin = 0 if shard is None else rank * content.numel()
-            # Shards are equally long: those of the last ranks may end with padding.
+            # All shards have the same length, so that the shards of the last ranks may end with padding.
             content = content[: max(sizes.get(name, 0) - origin, 0)]
             if name in order and len(content[:64].unique()) >= DISTINCT:
                 index = order.index(name)
@@ -230,7 +231,8 @@ class Contents:
         self.placement = Placement(values, rank, world_size) if values else None
 
     def locate(self, tensor):
-        """Segments of an optimizer's tensor: master weights, which round to the parameters."""
+        """The segments of an optimizer's tensor, which has master weights: they are searched after rounding to the
+        dtype of the parameters."""
         content = flat(tensor)
         if self.placement is None:
             return [dict(param=None, offset=0, len=content.numel())]

@@ -1,12 +1,13 @@
-"""What DeepSpeed does to the gradients of its engine's outputs: where the script itself calls `loss.backward`, hooks on
-them divide by the accumulation steps (`DeepSpeedEngine._backward_prologue_per_tensor`, from 0.18 on)."""
+"""Watches DeepSpeed's hooks on the outputs of its engine. If the script itself calls `loss.backward`, these hooks
+divide gradients by the accumulation steps (`DeepSpeedEngine._backward_prologue_per_tensor`, from 0.18 on)."""
 
 import functools
 import sys
 
 
 def watch(see):
-    """Shows the gradients of an output to `see`, before such a hook and behind it. Returns what ends the watch."""
+    """Calls `see` with the gradient of an output before DeepSpeed's hook and the gradient after it. Returns a function
+    that ends the watch."""
     engine = getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
     divide = getattr(engine, "_backward_prologue_per_tensor", None)
     if divide is None:

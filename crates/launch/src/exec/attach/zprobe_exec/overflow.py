@@ -1,23 +1,24 @@
-"""Windows of the first step whose gradients overflow: a trainer that looks for its loss scale gives them up.
+"""Recognises windows of the first step whose gradients overflow: a trainer gives them up until it has found its loss
+scale.
 
-Behind the first step the number of microbatches of a window tells that a whole window was given up. In the first one
-that number is not known yet.
+After the first step, the number of microbatches shows that a whole window was given up. In the first step that number
+is unknown.
 """
 
 from zprobe_exec import fragments, objects
 
 
 class Overflow:
-    """What the first step shows of an overflow."""
+    """Watches the gradients of the first step for an overflow."""
 
     def __init__(self, turns, names):
         self.turns, self.names = turns, names
-        self.tensors = None  # What the optimizers of this rank hold.
-        self.is_seen = False  # True if a gradient of this window is not finite.
-        self.skipped = 0  # Steps that the engines of DeepSpeed have skipped so far.
+        self.tensors = None  # The tensors of this rank's optimizers; `None` before the first backward.
+        self.is_seen = False  # True if the window has a gradient that is not finite.
+        self.skipped = 0  # The number of steps that DeepSpeed's engines have skipped so far.
 
     def after_backward(self):
-        """A backward of the first step is over."""
+        """Called after a backward of the first step: looks for gradients that are not finite."""
         if self.tensors is None:
             idle = self.turns.idle(self.names)
             self.tensors = [it for optimizer in idle for group in optimizer.param_groups for it in group["params"]]
@@ -25,8 +26,8 @@ class Overflow:
             self.is_seen = not all(fragments.is_finite(gradient) for gradient in self._gradients())
 
     def gives_up(self):
-        """True if the window was given up since the last backward: an engine says that it has skipped its step, or
-        gradients that were not finite are cleared."""
+        """True if the window was given up since the last backward: a DeepSpeed engine has counted a skipped step, or
+        gradients that were not finite were cleared."""
         skipped, before = _skipped_steps(), self.skipped
         if skipped is not None:
             self.skipped = skipped
@@ -42,6 +43,6 @@ class Overflow:
 
 
 def _skipped_steps():
-    """Number of steps that the engines of DeepSpeed have skipped; None if there is no such engine."""
+    """The number of steps that DeepSpeed's engines have skipped; `None` without such an engine."""
     engines = objects.named("DeepSpeedEngine")
     return sum(int(getattr(it, "skipped_steps", 0)) for it in engines) if engines else None

@@ -1,17 +1,17 @@
-"""Padding: a target token that fills the ends of the rows of a microbatch."""
+"""Recognises padding: a target token that fills the ends of the rows of a microbatch."""
 
 import torch
 
-# Rows that are told of.
+# The largest number of rows whose padding is reported.
 MOST_ROWS = 64
 
-# Elements that are looked at together: a copy of all log-probabilities may not fit into memory.
+# The number of elements that are processed at once, because a copy of all log-probabilities may not fit into memory.
 AT_ONCE = 1 << 24
 
 
 def of(gradient, dim):
-    """The target of each element, from the gradient of its log-probabilities; -1 where nothing comes in. Returns None
-    where elements have several targets, as in a distillation, and where ranks share the vocabulary."""
+    """The target of each element, read from the gradient of its log-probabilities; -1 for an element without a
+    gradient. `None` if elements have several targets, as in a distillation, or if the ranks share the vocabulary."""
     if hasattr(gradient, "to_local"):
         return None
     words = gradient.movedim(dim, -1)
@@ -23,8 +23,8 @@ def of(gradient, dim):
 
 
 def facts(targets, samples):
-    """The token that fills an end of the rows of some targets. Returns None where no token does, and where rows are not
-    known."""
+    """The facts about the token that fills one end of the rows of `targets`. `None` if no token does, or if the rows
+    are unknown."""
     if targets.dim() < 2:
         if not samples or targets.numel() % samples:
             return None
@@ -39,7 +39,8 @@ def facts(targets, samples):
 
 
 def _at_start(rows):
-    """The token that most rows begin with, at least twice in a row. Returns None where no row does."""
+    """The facts about the most frequent token that begins a row at least twice in succession. `None` if no row begins
+    like that."""
     begins = rows[:, 0][(rows[:, 0] == rows[:, 1]) & (rows[:, 0] >= 0)]
     if not len(begins):
         return None

@@ -1,4 +1,4 @@
-"""Places in the code of the script: its own lines, and the packages that call for it."""
+"""Finds places in source code: the lines of the script itself, and the packages that call torch for the script."""
 
 import ast
 import linecache
@@ -9,7 +9,7 @@ import sysconfig
 
 import torch
 
-# Directories of code that is not the user's own.
+# The directories whose code is not the user's own: the standard library, torch and zprobe.
 _FOREIGN = tuple(
     os.path.realpath(path) + os.sep
     for path in {
@@ -23,7 +23,7 @@ _PACKAGES = "-packages" + os.sep
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:e-?\d+)?(?![\w.])")
 
-# What numbers of microbatches and of ranks are called.
+# The usual names of variables that hold the number of microbatches or of ranks.
 _COUNT = re.compile(
     r"accum|world|micro|\bgas?\b|num_(processes|replicas|ranks|devices|gpus|nodes)|n_(ranks|gpus)|dp_size",
     re.IGNORECASE,
@@ -31,7 +31,7 @@ _COUNT = re.compile(
 
 
 def own_line(frame):
-    """The innermost line of the user's own code at or above a frame, as `file:line`; None if there is none."""
+    """The innermost line of the user's own code at or above a frame, as `file:line`; `None` without such a line."""
     while frame is not None:
         path = frame.f_code.co_filename
         if _is_own(path):
@@ -41,7 +41,7 @@ def own_line(frame):
 
 
 def is_in_forward(frame):
-    """True if a frame is one of the user's own code, in the forward of a module or called from it."""
+    """True if a frame runs the user's own code, within a function `forward` or called from one."""
     is_own = frame is not None and _is_own(frame.f_code.co_filename)
     while is_own and frame is not None and frame.f_code.co_name != "forward":
         frame = frame.f_back
@@ -49,7 +49,8 @@ def is_in_forward(frame):
 
 
 def package(frame):
-    """Name of the installed package whose code calls, torch and zprobe left out; None for the user's own code."""
+    """The name of the innermost installed package at or above a frame, except torch and zprobe; `None` if the user's
+    own code comes first."""
     while frame is not None:
         path = frame.f_code.co_filename
         if _is_own(path):
@@ -62,8 +63,8 @@ def package(frame):
 
 
 def written(path, line):
-    """The numbers that a line of a file has written out in digits, exponents left out; those of its text where it is no
-    Python by itself."""
+    """The numeric literals in a line of a file, without exponents. A line that is no complete Python statement is
+    searched as text."""
     text = linecache.getline(path, line).strip().rstrip(":")
     for prefix in ("", "if True: "):
         try:
@@ -78,12 +79,12 @@ def written(path, line):
 
 
 def names_count(path, line):
-    """True if a line of a file names a number of microbatches or of ranks."""
+    """True if a line of a file has a variable whose name suggests a number of microbatches or of ranks."""
     return _COUNT.search(linecache.getline(path, line)) is not None
 
 
 def caller(depth):
-    """The frame that is `depth` calls above the function that asks."""
+    """The frame that is `depth` calls above the caller of this function."""
     return sys._getframe(depth + 1)
 
 
@@ -92,6 +93,6 @@ def _is_own(path):
 
 
 def _short(path):
-    """A path below the working directory, or else its last part alone."""
+    """The path relative to the working directory, or only the file name if the path is outside of it."""
     inside = os.path.relpath(path)
     return os.path.basename(path) if inside.startswith(os.pardir) else inside

@@ -1,4 +1,4 @@
-"""Facts about the script that gradients do not show: its lines, and what its trainers are set to."""
+"""Facts about the script that gradients do not show: lines of the script, and settings of its trainers."""
 
 import sys
 
@@ -6,10 +6,10 @@ import torch
 
 from zprobe_exec import objects, places
 
-# Lines of the script that are named of each kind.
+# The largest number of script lines of each kind that are reported.
 MOST_LINES = 4
 
-# Classes of engines: the package of each, and what it is called.
+# The engines by the name of their class: the package of the class, and the name of the engine.
 ENGINES = {
     "DistributedDataParallel": ("torch.", "DDP"),
     "FSDPState": ("torch.", "FSDP2"),
@@ -19,7 +19,7 @@ ENGINES = {
 
 
 class Remarks:
-    """What is remarked until the last step."""
+    """The remarks about the script, collected until the last watched step."""
 
     def __init__(self):
         self.lines = {"backward": [], "step": []}
@@ -27,20 +27,20 @@ class Remarks:
         self.accumulation, self.engines = {}, set()
         self.strays, self.untied = 0, []
         self.averages = False
-        self.idle = []  # Classes of the optimizers that have never stepped.
-        self.unread = []  # Keys of configurations that nothing reads.
-        self.schedule = None  # Steps of a schedule of learning rates in each step of the training.
-        self._scheduled = {}  # Steps that each schedule has taken, by step of the training.
+        self.idle = []  # The class names of the optimizers that have never stepped.
+        self.unread = []  # Configuration keys that no code reads.
+        self.schedule = None  # Steps of a learning rate schedule in each training step.
+        self._scheduled = {}  # By training step: the steps that each schedule has taken.
 
     def see_line(self, kind):
-        """The line of the user's own code that this is called from, which is remembered; None if there is none."""
+        """Remembers and returns the line of the user's own code that leads to this call; `None` without one."""
         line, lines = places.own_line(places.caller(1)), self.lines[kind]
         if line is not None and line not in lines and len(lines) < MOST_LINES:
             lines.append(line)
         return line
 
     def see_trainers(self):
-        """Remembers the trainers and engines of this process, and how many microbatches they are set to."""
+        """Remembers the trainers and engines of this process, and their settings of gradient accumulation."""
         accelerate = sys.modules.get("accelerate.state")
         if accelerate is not None and accelerate.GradientState._shared_state:
             self.engines.add("accelerate")
@@ -59,7 +59,7 @@ class Remarks:
         trainers = sys.modules.get("transformers.trainer")
         for it in objects.of(trainers.Trainer) if trainers is not None else []:
             self.engines.add("transformers.Trainer")
-            # Releases before 4.46 cannot say that they divide by the tokens of a microbatch alone.
+            # Releases before 4.46 have no attribute that shows that they divide by the tokens of only one microbatch.
             accepts = getattr(it, "model_accepts_loss_kwargs", True)
             if accepts and getattr(it, "loss_is_scaled_for_ga", None) is not False:
                 self.engines.add("num_items_in_batch")
@@ -73,8 +73,8 @@ class Remarks:
             self.engines.add("Lightning with a static graph")
 
     def see_schedules(self, step):
-        """Remembers how often schedules of learning rates step between two steps of the training; an optimizer is about to
-        take the one of this number. accelerate steps them once for each rank by itself."""
+        """Remembers how often learning rate schedules step between two training steps; called before an optimizer takes
+        the step with number `step`. accelerate's schedules are left out: they step once for each rank."""
         if step in self._scheduled or objects.named("AcceleratedScheduler"):
             return
         schedules = [it for it in objects.named("LRScheduler") if hasattr(it, "_step_count")]
@@ -84,16 +84,17 @@ class Remarks:
         for before, after in zip(counts, counts[1:]):
             for key in before.keys() & after.keys():
                 taken.setdefault(key, set()).add(after[key] - before[key])
-        # One that steps now more and now less often follows something else.
+        # A schedule with a changing number of steps does not follow the training steps.
         self.schedule = max((min(it) for it in taken.values() if len(it) == 1), default=None)
 
     def see_groups(self, optimizer):
-        """Remembers keys of an optimizer's groups that the optimizer has no default for."""
+        """Remembers the keys in an optimizer's groups for which the optimizer has no default."""
         for group in optimizer.param_groups:
             self._see_keys(type(optimizer).__name__, group, {"params", *optimizer.defaults})
 
     def see_configurations(self):
-        """Remembers keys of DeepSpeed's configurations: those that are no constant of its modules on configurations."""
+        """Remembers the keys of DeepSpeed configurations that are no string constant of DeepSpeed's `config` and
+        `constants` modules."""
         modules = [(name, it) for name, it in list(sys.modules.items()) if name.startswith("deepspeed.")]
         modules = [it for name, it in modules if name.endswith(("config", "constants"))]
         read = {it for module in modules for it in vars(module).values() if isinstance(it, str)}
@@ -107,15 +108,16 @@ class Remarks:
             self.unread.append(told)
 
     def see_reduction(self, tensor, params):
-        """A tensor is about to be reduced over the ranks by a call: it may be a parameter, or its change."""
+        """Called before the script reduces a tensor over the ranks: remembers if the tensor has the shape of a
+        parameter and is no gradient, as a parameter or its change."""
         if isinstance(tensor, torch.Tensor) and tensor.dim():
             gradients = {it.grad.data_ptr() for it in params if it.grad is not None and it.grad.layout == torch.strided}
             is_like = any(it.shape == tensor.shape for it in params)
             self.averages = self.averages or is_like and tensor.data_ptr() not in gradients
 
     def see_outer_optimizer(self, params, stepped):
-        """Remembers if an optimizer that never stepped has copies of the parameters, or if there is one of torch's
-        averagers: local SGD."""
+        """Remembers signs of local SGD: an optimizer that never stepped and has copies of the parameters, or one of
+        torch's model averagers."""
         own, shapes = {id(it) for it in params}, sorted(tuple(it.shape) for it in params)
         known = {id(it) for it in stepped}
         self.averages = self.averages or bool(objects.named("ModelAverager"))
@@ -126,7 +128,7 @@ class Remarks:
                     self.averages = True
 
     def fields(self):
-        """The fields of the event."""
+        """The fields of the event `script-remarked`."""
         return dict(
             reduced_early=self.reduced_early,
             clipped_by_value=self.clipped_by_value,

@@ -1,32 +1,32 @@
-"""Updates that rounding swallows: elements of half-precision parameters that a step leaves as they were."""
+"""Finds updates that are lost to rounding: elements of half-precision parameters that a step leaves unchanged."""
 
 import torch
 
 from zprobe_exec import fragments
 from zprobe_rank.tensors import flat
 
-# Elements of each tensor that are compared.
+# The number of elements of each tensor that are compared.
 SEEN = 64
 
-# Dtypes in which an update may be smaller than half of the distance to the next number.
+# The dtypes in which an update may be smaller than half of the distance to the next number.
 HALF = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
-# Parts of the names of settings and states that make good for rounding.
+# Parts of the names of optimizer settings and states that compensate for rounding.
 REMEDIES = ("master", "kahan", "compensation", "residual", "stochastic")
 
-# Units in the last place by which a parameter may differ from its master: it may be rounded by chance.
+# The units in the last place by which a parameter may differ from its master weights: rounding may be stochastic.
 ROUNDING = 2
 
 
 class Rounding:
-    """The half-precision parameters of this rank's optimizers, before and after their steps."""
+    """Compares the half-precision parameters of this rank's optimizers before and after each step."""
 
     def __init__(self, training):
         self.training = training
-        self.before = {}  # By identity of the optimizer: tuples of a tensor, the indices, and their values.
+        self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values there.
 
     def before_step(self, optimizer):
-        """An optimizer is about to step: remembers elements that have a gradient."""
+        """Called before an optimizer steps: copies some elements that have a gradient."""
         if self.training.settings["dry"]:
             return
         groups = [group["params"] for group in optimizer.param_groups if _is_judged(group)]
@@ -34,7 +34,7 @@ class Rounding:
         self.before[id(optimizer)] = [it for it in held if it is not None]
 
     def after_step(self, optimizer, number):
-        """An optimizer has stepped: emits how many of the elements it left as they were."""
+        """Called after optimizer `number` has stepped: emits the share of elements that the step has left unchanged."""
         compared, seen, stayed, elements = set(), 0, 0.0, 0
         for tensor, at, old in self.before.pop(id(optimizer), []):
             state = optimizer.state.get(tensor, {})
@@ -53,8 +53,8 @@ class Rounding:
             )
 
     def _is_exact(self, tensor, state):
-        """True if the state of a tensor makes good for rounding, or if the tensor's update tells nothing: codes
-        have another size than gradients, which only an optimizer that divides by their size leaves out."""
+        """True if the optimizer state of a tensor compensates for rounding, or if the size of the update means nothing:
+        codes differ in size from gradients, which matters unless the optimizer divides by the size (`exp_avg_sq`)."""
         if any(_is_remedy(str(name)) for name in state):
             return True
         if not self.training.settings["observe"] and "exp_avg_sq" not in state:
@@ -63,7 +63,7 @@ class Rounding:
 
 
 def _is_judged(group):
-    """True unless the learning rate of a group is 0 or still rises, or the group has a remedy for rounding."""
+    """True unless a group's learning rate is 0 or still rises, or one of its settings compensates for rounding."""
     rate = float(group.get("lr", 0))
     is_whole = 0 < rate and rate >= float(group.get("initial_lr", rate)) / 2
     set_to = [value for name, value in group.items() if _is_remedy(name)]
@@ -71,8 +71,8 @@ def _is_judged(group):
 
 
 def _with_gradient(tensor):
-    """Elements of a tensor that have a gradient, as (tensor, indices, values); None if there are none, or if it is
-    not in half precision."""
+    """Some elements of a tensor that have a gradient, as (tensor, indices, values); `None` without such elements, or if
+    the tensor is not in half precision."""
     gradient = fragments.gradient(tensor)
     if tensor.dtype not in HALF or gradient is None or fragments.is_freed(flat(tensor)):
         return None
@@ -86,7 +86,7 @@ def _is_remedy(name):
 
 
 def _is_master(held, tensor):
-    """True if a tensor of a state is the parameter in full precision."""
+    """True if `held`, a tensor of the optimizer state, is the parameter in full precision."""
     if not isinstance(held, torch.Tensor) or held.dtype != torch.float32 or held.numel() != tensor.numel():
         return False
     used = flat(tensor)

@@ -1,19 +1,19 @@
-"""The silence of a rank: the collectives that it has issued so far, told once it has said nothing else for a while.
+"""Watches for a silent rank, and then reports how many collectives the rank has issued so far.
 
-Collectives are issued in C++ (by DistributedDataParallel, by FSDP2), where no function of Python can be watched, and
-process groups count them. A rank that has issued more of them than another one waits for it.
+Collectives that DistributedDataParallel and FSDP2 issue in C++ cannot be watched from Python, but process groups count
+them. A rank that has issued more collectives than another rank waits for that rank.
 """
 
 import threading
 
 import torch.distributed as dist
 
-# Seconds between two looks at whether the rank has said anything since the last one.
+# The seconds between two checks whether the rank has written any record since the last check.
 PERIOD = 2.0
 
 
 class Silence:
-    """The thread that looks at the process groups of this rank while the rank is silent."""
+    """The thread that checks the process groups of this rank while the rank writes no records."""
 
     def __init__(self, channel):
         self.channel, self.over = channel, threading.Event()
@@ -21,7 +21,7 @@ class Silence:
         threading.Thread(target=self._look, name="zprobe", daemon=True).start()
 
     def end(self):
-        """Stops looking."""
+        """Tells the thread to end."""
         self.over.set()
 
     def _look(self):
@@ -37,17 +37,18 @@ class Silence:
                     self.channel.emit("collectives-issued", groups=groups)
                     before = self.channel.seq
             except Exception:
-                return  # What hangs is told without it.
+                return  # A hang is reported without these counts, too.
 
 
 def issued():
-    """The process groups of this process that have several ranks, with the collectives issued on each."""
+    """The process groups of this process with several ranks, and the number of collectives issued on each."""
     if not dist.is_available() or not dist.is_initialized():
         return []
     groups = {}
     for group, ranks in list(dist.distributed_c10d._world.pg_group_ranks.items()):
         ranks = tuple(sorted(ranks))
         if len(ranks) > 1 and dist.get_rank() in ranks:
-            # Several groups of the same ranks are told apart by nothing that all ranks know alike: their sum counts.
+            # The counts of several groups with the same ranks are added up, because such groups have no name that is
+            # the same on all ranks.
             groups[ranks] = groups.get(ranks, 0) + group._get_sequence_number_for_group()
     return [dict(ranks=list(ranks), count=count) for ranks, count in sorted(groups.items())]

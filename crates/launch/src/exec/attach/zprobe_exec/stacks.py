@@ -1,9 +1,9 @@
-"""Python stacks of this process, for when it crashes or hangs, and how it ended.
+"""Records how this process ended, and its Python stacks when it crashes or hangs.
 
-A file of its own has a line of JSON for each thing that the process says of itself, and between them what
-`faulthandler` writes: when a fatal signal ends the process, and when zprobe asks for stacks, with a signal that
-nobody else uses. Interpreters that wait in C for ever answer as well. What fails here is written down in that
-file and let go.
+Each process has a file with lines of JSON, in which the process describes itself. Between the lines are the stacks that
+`faulthandler` writes: when a fatal signal ends the process, and when zprobe asks for stacks with a signal that is
+otherwise unused. That works even while the interpreter waits in C code. An error of this module is written to the same
+file, and never reaches the script.
 """
 
 import faulthandler
@@ -15,16 +15,16 @@ import threading
 import time
 import traceback
 
-# Frames of an exception that are told, from the innermost on.
+# The largest number of frames of an exception that are reported, counted from the innermost frame.
 MOST_FRAMES = 100
 
 _settings = None
-_fd = None  # Descriptor of the file; None while there is none.
-_about = {}  # What is known of the process.
+_fd = None  # The descriptor of the file; `None` before the file is opened.
+_about = {}  # The facts that are known about this process.
 
 
 def _harmless(function):
-    """The function with its errors written down and let go: they must not become the script's."""
+    """Wraps a function so that its errors are written to the file, and never reach the script."""
 
     @functools.wraps(function)
     def harmless(*args):
@@ -39,7 +39,8 @@ def _harmless(function):
 
 @_harmless
 def begin(settings):
-    """Begins with a process that its launcher calls a rank; with others once they import torch."""
+    """Opens the file of a process at once if its environment has RANK, as launchers set it. Other processes open their
+    files when they import torch."""
     global _settings
     _settings = settings
     if "RANK" in os.environ:
@@ -49,7 +50,7 @@ def begin(settings):
 
 @_harmless
 def see_torch(origin):
-    """The process is about to import torch, which lies in this file."""
+    """Called before the process imports torch from the file `origin`."""
     _about.update(torch=True, torch_at=os.path.dirname(origin or ""))
     if _fd is None:
         _open()
@@ -60,19 +61,19 @@ def see_torch(origin):
 
 @_harmless
 def see_joining():
-    """The process is about to join others, by what its environment says by now."""
+    """Called before the process joins a process group: writes the rank that the environment names by now."""
     _say_who()
 
 
 @_harmless
 def see_place(place):
-    """The rank of this process, and the number of ranks, are known; `place` returns them."""
+    """Called once the rank of this process and the number of ranks are known; `place` returns both."""
     _about["rank"], _about["world_size"] = place()
     _say_who()
 
 
 def slipped(where, error):
-    """Writes down that something of zprobe's failed."""
+    """Writes an error of zprobe itself, which was raised in the function `where`, to the file."""
     try:
         _say("slipped", where=where, why="%s: %s" % (type(error).__name__, error))
     except Exception:
@@ -80,22 +81,22 @@ def slipped(where, error):
 
 
 def _open():
-    """Opens the file, and has stacks written to it from now on."""
+    """Opens the file of this process, and directs the stacks of `faulthandler` to the file."""
     global _fd
     name = "%d-%d.log" % (os.getpid(), time.time_ns())
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     _fd = os.open(os.path.join(_settings["processes"], name), flags, 0o600)
-    # Who has it enabled already wants to read it elsewhere.
+    # If the script has enabled `faulthandler` already, its output goes on to the script's own file.
     if _about.setdefault("tells_fatal", not faulthandler.is_enabled()):
         faulthandler.enable(file=_fd)
     faulthandler.register(_settings["signal"], file=_fd, all_threads=True, chain=False)
-    # Who has said who it is can be asked for its stacks.
+    # zprobe asks a process for stacks only after this line, when the signal is registered.
     _say_who()
 
 
 @_harmless
 def _after_fork():
-    """A forked process has a file of its own."""
+    """Opens a new file for a forked process, in place of the file of its parent."""
     global _fd
     inherited, _fd = _fd, None
     if inherited is not None:
@@ -123,7 +124,7 @@ def _number(variable):
 
 
 def _foreign():
-    """Directories of code that is not the user's own."""
+    """The directories whose code is not the user's own: Python, zprobe and torch."""
     places = {
         os.path.dirname(os.__file__),
         os.path.dirname(sys.executable or ""),
@@ -139,7 +140,7 @@ def _say(type, **fields):
 
 
 def _watch_ends():
-    """Notes down exceptions that end the process, and exit codes."""
+    """Begins to record exceptions that end the process, and exit codes."""
     os.register_at_fork(after_in_child=_after_fork)
     sys.excepthook = _noting(sys.excepthook, _see_exception)
     sys.exit = _noting(sys.exit, _see_exit)
@@ -163,7 +164,7 @@ def _see_exception(kind, error, trace):
 
 @_harmless
 def _see_exit(code=None):
-    """The process is about to exit; perhaps because of an exception that is being handled."""
+    """Called before the process exits: records the exit code, and the exception that is being handled, if any."""
     error = sys.exc_info()[1]
     if isinstance(error, Exception) and code:
         _see_exception(type(error), error, error.__traceback__)
@@ -172,6 +173,6 @@ def _see_exit(code=None):
 
 
 def _frames(trace):
-    """File, line and function of each frame of an exception, the innermost first."""
+    """The file, line and function of each frame of an exception, beginning with the innermost frame."""
     frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in traceback.walk_tb(trace)]
     return frames[::-1][:MOST_FRAMES]

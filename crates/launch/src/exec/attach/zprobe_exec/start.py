@@ -1,7 +1,7 @@
-"""The wait for torch, and what is done in a process that imports it.
+"""Waits for the import of torch, and then installs the watch.
 
-Launchers' agents and data loaders import torch as well, so that nothing expensive happens here: a
-process is a rank from its first backward on.
+The agents of launchers and data loaders import torch, too, so that the import does nothing expensive. A process counts
+as a rank from its first backward on.
 """
 
 import importlib.abc
@@ -14,7 +14,7 @@ from zprobe_exec import stacks
 
 
 def wait_for_torch(directory):
-    """Sets up the watch as soon as torch is imported; `directory` has the settings of the run."""
+    """Arranges that the watch is installed as soon as torch is imported. `directory` has the settings of the run."""
     with open(os.path.join(directory, "settings.json")) as file:
         settings = json.load(file)
     stacks.begin(settings)
@@ -22,7 +22,7 @@ def wait_for_torch(directory):
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Finds torch where everybody else finds it, and is told when its import is over."""
+    """Finds torch through the usual finders, and replaces torch's loader by a `_TorchLoader`."""
 
     def __init__(self, settings):
         self.settings = settings
@@ -39,7 +39,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 
 class _TorchLoader(importlib.abc.Loader):
-    """The loader of torch, with the watch set up behind it."""
+    """Loads torch with its own loader, and then installs the watch."""
 
     def __init__(self, loader, settings):
         self.loader, self.settings = loader, settings

@@ -1,18 +1,19 @@
-"""What is known of an optimizer's step while it is going on."""
+"""The record of an optimizer's step that is in progress."""
 
 
 class Stepping:
-    """The step of an optimizer while it is going on."""
+    """The fragments and gradients of an optimizer's step that is in progress."""
 
     def __init__(self):
-        self.found = []  # Fragments that are new.
-        self.again = []  # Fragments that another optimizer holds, or this one in another place.
-        self.parts = []  # Fragments with the recorded elements of their gradients.
-        self.spared = []  # Tensors with gradients that the optimizer is not to see.
+        self.found = []  # The fragments that no optimizer has stepped with before.
+        self.again = []  # The fragments that an optimizer holds for the second time.
+        self.parts = []  # Pairs of a fragment and the recorded elements of its gradient.
+        self.spared = []  # Pairs of a tensor and its gradient, which the optimizer must not see.
 
     def hand_on(self, tensors, params):
-        """Another optimizer steps within this step, with these tensors, which hold these parameters. What this one has
-        of them, or has no gradient of, is only handed on."""
+        """Called when another optimizer steps inside of this step, with `tensors`, which hold `params`. This step then
+        drops fragments of these tensors and parameters, and fragments without a gradient: they belong to the inner
+        step."""
         inner = {id(tensor) for tensor in tensors}
 
         def is_own(fragment):

@@ -1,4 +1,4 @@
-"""Terms of a loss: their elements, with the weight of each, and the constants before them."""
+"""The terms of a loss: the elements of each term with their weights, and the constant factors of the term."""
 
 import re
 
@@ -6,24 +6,24 @@ import torch
 
 from zprobe_exec import padding, places
 
-# Largest difference of two weights beside each other that are the same, as a share of one.
+# The largest relative difference of two consecutive weights that count as equal.
 SAME = 1e-3
 
-# Runs of the same weight that are told of a microbatch.
+# The largest number of runs of equal weights that are reported for a term.
 MOST_RUNS = 256
 
-# Elements of a term from which on their runs are not looked for.
+# The largest number of elements of a term in which runs of equal weights are searched.
 MOST_ELEMENTS = 1 << 17
 
-# Tensors of the least dtypes.
+# Scalar tensors of narrow dtypes, which show whether another tensor was a Python number.
 _BYTE, _HALF = torch.zeros((), dtype=torch.int8), torch.zeros((), dtype=torch.float16)
 
-# The end of the names that autograd gives to nodes.
+# The suffix of the names of autograd nodes.
 _BACKWARD = re.compile(r"Backward\d*$")
 
 
 class Constant:
-    """A scalar that a loss was multiplied with or divided by."""
+    """A scalar by which a loss was multiplied or divided."""
 
     def __init__(self, factor, kind, divides, is_whole, place):
         self.factor, self.kind, self.divides, self.is_whole = factor, kind, divides, is_whole
@@ -31,8 +31,8 @@ class Constant:
 
     @staticmethod
     def of(value, divides, is_whole, place):
-        """The constant of a node that has saved `value`. A Python number is saved as a tensor that gives way to the
-        dtype of any other one."""
+        """The constant of a node that has saved `value`. A Python number is saved as a tensor whose dtype yields to the
+        dtype of any other tensor."""
         kind = "tensor"
         if not isinstance(value, torch.Tensor):
             kind = "int" if isinstance(value, int) else "float"
@@ -43,7 +43,7 @@ class Constant:
         return Constant(float(value), kind, divides, is_whole, place)
 
     def fields(self):
-        """The fields of the event."""
+        """The fields of this constant in the event `loss-weighed`."""
         is_number = self.kind != "tensor" and self.path is not None
         numbers = places.written(self.path, self.line) if is_number else []
         counted = is_number and places.names_count(self.path, self.line)
@@ -60,26 +60,26 @@ class Constant:
         )
 
     def key(self):
-        """What constants of terms of one kind have in common."""
+        """The key that equivalent constants have in common; the factor of a tensor is no part of the key."""
         return (self.kind, self.divides, None if self.kind == "tensor" else self.factor)
 
 
 class Ending:
-    """A node at which the walk through a loss ends, and the gradient that comes in there."""
+    """A node at which the walk through a loss ends, with the gradient that arrives at the node."""
 
     def __init__(self, node, index, path, of, fused):
         self.node, self.index, self.path, self.of, self.fused = node, index, path, of, fused
         self.weights = self.targets = None
-        self.is_there = None  # True for the elements of a product that the script does not multiply with 0.
-        self.times = 1  # Number of times that the loss has the scalar of these elements.
+        self.is_there = None  # A mask of a product's elements that are not multiplied with 0; `None` for no product.
+        self.times = 1  # The number of times that the loss includes the scalar of these elements.
 
     def join(self, path):
-        """Another path leads here: constants that both have in common count."""
+        """Adds another path to this node: only the constants that both paths have in common are kept."""
         common = [one for one, other in zip(self.path.constants, path.constants) if one.key() == other.key()]
         self.path = self.path.behind(constants=tuple(common[: len(common)]), is_weighted=self.path.is_weighted)
 
     def read(self, gradient, reads_targets=False):
-        """Takes the weights of all elements from the gradient, and their targets."""
+        """Reads the weights of all elements from the gradient, and if `reads_targets` also their target tokens."""
         if gradient is None:
             return
         gradient = self.path.sign * gradient.detach()
@@ -101,40 +101,40 @@ class Ending:
         self.weights = weights
 
     def divide(self, constant):
-        """Behind the elements their gradients are divided by a constant."""
+        """Divides the weights by a constant, because an engine divides the gradients of its outputs."""
         self.weights = self.weights / constant.factor
         self.path = self.path.behind(constants=(constant,) + self.path.constants)
 
     def was_reached(self):
-        """True if a gradient came in."""
+        """True if a gradient has arrived at the node."""
         return self.weights is not None
 
     def kind(self):
-        """The reductions on the way, and what is reduced, in words."""
+        """The reductions on the path in words, such as `mean of sum`; `value` without a reduction."""
         reduced = list(self.path.kinds)
         if self.fused and self.node._saved_reduction:
             reduced.append(("none", "mean", "sum")[self.node._saved_reduction])
         return " of ".join([it for it in reduced if it != "none"] or ["value"])
 
     def key(self):
-        """What terms of one kind have in common: there may be one for each sample."""
+        """The key that terms of one kind have in common; a loss may have such a term for each sample."""
         constants = tuple(it.key() for it in self.path.constants)
         return (self.of, self.node.name(), self.kind(), self.path.is_weighted, constants)
 
 
 class Group:
-    """Terms of one kind in a loss."""
+    """All terms of one kind in a loss."""
 
     def __init__(self):
         self.endings = []
 
     def add(self, ending):
-        """Takes in a term."""
+        """Adds a term to the group."""
         self.endings.append(ending)
 
     def fields(self, samples):
-        """The fields of the term in the event of one microbatch, which has `samples` samples. Returns None if no element
-        has a weight. Elements of weight 0 are padding."""
+        """The fields of the term in the event `loss-weighed` of a microbatch with `samples` samples; `None` if all
+        weights are 0. Elements of weight 0 are padding, and are left out."""
         first = self.endings[0]
         kept = [weights[weights != 0].double() for weights in (it.weights.reshape(-1) for it in self.endings)]
         weights = torch.cat(kept)
@@ -161,20 +161,21 @@ class Group:
         )
 
     def _nonzero(self, elements):
-        """The number of elements that the script does not multiply with 0. Returns None if these are all `elements`."""
+        """The number of elements that the script does not multiply with 0; `None` if the script multiplies none of the
+        `elements` with 0, or if that is unknown."""
         if any(it.is_there is None for it in self.endings):
             return None
         count = sum(int(((it.weights != 0) & it.is_there).sum()) for it in self.endings)
         return count if count < elements else None
 
     def _filler(self, samples):
-        """The target token that fills the ends of rows. Returns None if no token does."""
+        """The facts about the target token that fills the ends of rows; `None` if no token does."""
         told = (padding.facts(it.targets, samples) for it in self.endings if it.targets is not None)
         return next((it for it in told if it is not None), None)
 
 
 def _factors(node):
-    """The constant tensor that a product is made with. Returns None for any other node."""
+    """The constant tensor by which a node multiplies; `None` for a node that is no product with a constant."""
     is_product = node.name() == "MulBackward0" and sum(it is not None for it, _ in node.next_functions) == 1
     if not is_product:
         return None
@@ -182,7 +183,7 @@ def _factors(node):
 
 
 def _multiple(factor, numbers):
-    """The whole number that Python has multiplied one of some numbers with, for a factor; None if there is none."""
+    """The integer greater than 1 by which one of `numbers` was multiplied to give `factor`; `None` without one."""
     for number in numbers:
         times = factor / number if number else 0
         if times > 1.5 and abs(times - round(times)) < 1e-9 * times:
@@ -191,7 +192,7 @@ def _multiple(factor, numbers):
 
 
 def _runs(weights):
-    """Runs of weights that are the same, each with its length and the mean of it; none of too many."""
+    """The runs of equal consecutive weights, as pairs of the length and the mean; empty if there are too many runs."""
     ends = ((weights[1:] - weights[:-1]).abs() > SAME * weights[1:].abs()).nonzero().reshape(-1) + 1
     if len(ends) >= MOST_RUNS:
         return []

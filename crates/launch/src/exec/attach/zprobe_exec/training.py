@@ -1,9 +1,8 @@
-"""The training of this process: its steps and microbatches, from the first backward to the last step
-that is watched.
+"""Follows the training of this process: its steps and microbatches, from the first backward to the last watched step.
 
-A step ends where the first backward after it begins, once every optimizer has stepped: optimizers may
-take turns (a GAN's), and a turn is the backwards before some of them step. What is done about gradients,
-and what becomes of the process after the last step, is the mode's: `coded` or `observed`.
+A step ends when the next backward begins after every optimizer has stepped. Optimizers may take turns, as in a GAN: a
+turn consists of the backwards before some of the optimizers step, and of these steps. The mode, `coded` or `observed`,
+decides about gradients, and about the process after the last watched step.
 """
 
 import atexit
@@ -44,19 +43,20 @@ from zprobe_exec.silence import Silence
 from zprobe_exec.stepping import Stepping
 from zprobe_rank.tensors import flat
 
-# Turns of the first step, after which an optimizer that never stepped is no longer waited for.
+# The number of turns of the first step after which the step no longer waits for optimizers that never stepped.
 MOST_TURNS = 8
 
-# What torch says of a graph that has gone backward before: the script's own backward is about to fail with it.
+# A part of torch's error for a graph that was freed by an earlier backward. The script's own backward will raise it,
+# too.
 FREED = "backward through the graph a second time"
 
 
 class Training:
-    """What this rank does, and what is done about it."""
+    """Follows the steps of this rank, records them, and lets the mode act on gradients."""
 
     def __init__(self, settings, is_on, device, modules, arithmetic):
-        """`is_on` is false while gradients are computed that nobody accumulates; `device` is that of
-        the first loss; `modules` and `arithmetic` have watched since torch was imported."""
+        """`is_on` is a function that is false while gradients are computed without being accumulated. `device` is the
+        device of the first loss. `modules` and `arithmetic` have watched since the import of torch."""
         self.settings, self.is_on = settings, is_on
         self.rank, self.world_size = process.place()
         self.mode = self.silence = None
@@ -77,7 +77,7 @@ class Training:
         self.between = between.Between(self)
         self.clipping, self.update = clipping.Clipping(self), update.Update(self)
         self.modules, self.arithmetic, self.reached = modules, arithmetic, set()
-        self.unseen = set()  # What zprobe has failed to see.
+        self.unseen = set()  # The names of observations that have failed.
         self.transforms, self.transformed = transforms.Transforms(self._transformed), set()
         self.loss, self.release_outputs = loss.Loss(), lambda: None
         self.channel.emit(
@@ -86,11 +86,11 @@ class Training:
         self.channel.emit("rank-ready", versions=process.versions(), device=device)
         atexit.register(self.end_of_script)
         self.excepthook, sys.excepthook = sys.excepthook, self._failed
-        # What the script exits with is not known afterwards.
+        # `sys.exit` is wrapped, because the exit code is unknown in exit handlers.
         self.exit, self.exit_code, sys.exit = sys.exit, None, self._exit
 
     def begin(self):
-        """Looks for the parameters; to be called once."""
+        """Finds the parameters, and begins to watch the training; to be called once."""
         objects.look_again()
         self.params, self.names = names.find()
         self.sizes = {name: param.numel for name, param in self.params.items()}
@@ -104,13 +104,13 @@ class Training:
             self.silence = Silence(self.channel)
 
     def is_aside(self):
-        """True if backwards are none of the training's steps: behind the last one, or evaluated once more
-        by an optimizer that has its gradients already."""
+        """True if backwards belong to no training step: after the last watched step, or within an optimizer's step,
+        which may evaluate a closure again."""
         return self.over or bool(self.stepping)
 
     def give_up(self, error):
-        """Nothing can be said of the script, or the watch itself has failed. A script under codes is not
-        left alone with what it has trained on."""
+        """Ends the watch, because the script cannot be diagnosed (`Unreadable`), or because zprobe has failed. A
+        process that was trained on codes exits."""
         if not self.over:
             self.over = True
             why = str(error) if isinstance(error, turns.Unreadable) else failure(error)
@@ -119,7 +119,7 @@ class Training:
             self._let_go()
 
     def _lost(self):
-        """Records of this rank can be written no more."""
+        """Ends the watch, because records of this rank can no longer be written."""
         self.over = True
         self._end_silence()
         self._let_go()
@@ -129,15 +129,15 @@ class Training:
             self.silence.end()
 
     def _let_go(self):
-        """Leaves the script to itself. One that has trained on codes is not left alone with what it has learned."""
+        """Ends the mode: the script goes on without zprobe, or the process exits if it was trained on codes."""
         if self.mode is not None:
             self.mode.end()
         elif not self.settings["observe"]:
             coded.leave(self)
 
     def softly(self, what, see, *args):
-        """The result of `see`, which looks at something that the rest does not need; None if it fails, here or
-        before."""
+        """The result of `see`, an optional observation; `None` if `see` fails, or if an observation with the name
+        `what` has failed before."""
         if what in self.unseen:
             return None
         try:
@@ -148,10 +148,10 @@ class Training:
                 self.channel.emit("not-observed", what=what, why=failure(error))
             return None
 
-    # Backwards.
+    # Backwards of the script.
 
     def before_backward(self, tensors):
-        """A backward begins."""
+        """Called before each outermost backward of the script: may end a turn or a step, and watches the loss."""
         refusals.refuse_hidden_backward()
         self.softly("clipping", self.clipping.in_vain.before_backward)
         if self.stepped:
@@ -164,12 +164,12 @@ class Training:
         self.softly("modules", self.modules.see_backward)
         self.samples, self.input = self.softly("forward", self.modules.take_input) or (None, None)
         self.fired = {}
-        # Nodes of the graphs, and the number of graphs that reach a parameter, by its name.
+        # The number of AccumulateGrad nodes, and by the name of a parameter the number of graphs that reach it.
         self.walked = (0, collections.Counter())
-        # Padding shows in the first step, and looking for it takes time.
+        # Padding is searched in the first step only, because the search takes time.
         self.loss, stale = loss.Loss(reads_targets=self.step == 0), []
         see_node = lambda node: stale.append(self.softly("forward", self.update.see_node, node))
-        # Of a nested backward a checkpoint's activations are the inputs.
+        # Only the outermost backward decides this: inputs of a nested backward are activations of a checkpoint.
         self.reaches_input = self.before_nested(tensors, see_node)
         self.softly("the loss", self.loss.watch, tensors)
         if self.step > 0 and self.microbatch and self.is_alone() and self.asides.are_cleared():
@@ -177,10 +177,10 @@ class Training:
         elif self.step == 0 and self.microbatch and not self.stepped:
             if self.softly("overflows", self.overflow.gives_up):
                 self._give_up_window()
-        # A loss that goes backward again has the code that it had.
+        # A loss that goes backward again keeps its code.
         roots = [tensor.grad_fn for tensor in tensors]
         key = tuple(id(root) for root in roots)
-        # The nodes are kept, so that no others get their identities.
+        # The nodes are kept alive, so that their `id`s are not reused for other nodes.
         self.code, _ = self.roots.setdefault(key, (len(self.roots), roots))
         self.between.begin()
         if self.has_code():
@@ -188,8 +188,8 @@ class Training:
             self.softly("forward", self._see_forward, {id(it) for it in stale if it is not None})
 
     def _see_forward(self, stale):
-        """Emits the parameters that forward has used as they were before their last update: those with the
-        identities in `stale`, and at the beginning of a step those whose copy in an optimizer is another one."""
+        """Emits the parameters that the forward has used with outdated values. These are the parameters whose `id` is
+        in `stale`, and at the beginning of a step the parameters that differ from their copy in an optimizer."""
         if self.step == 0:
             return
         named = {self.names.get(it) for it in stale} & set(self.indices)
@@ -198,21 +198,21 @@ class Training:
         self._emit_stale(self.step, self.code, differing)
 
     def _emit_stale(self, step, microbatch, differing):
-        """Emits parameters that forward has used in another form than the optimizers have them."""
+        """Emits the parameters of which the forward has used other values than the optimizers hold."""
         told = [dict(param=param, elements=elements, first=first) for param, elements, first in differing]
         if told:
             self.channel.emit("forward-used", step=step, microbatch=microbatch, differing=told)
 
     def before_nested(self, tensors, visit=None):
-        """A backward within a backward begins: a reentrant checkpoint's, which belongs to it. Returns true if
-        it reaches an input. Nodes that accumulate no gradient are shown to `visit`."""
+        """Called before a backward inside of a backward, as of a reentrant checkpoint: counts it to the outer backward.
+        Returns true if the backward reaches an input. `visit` is called with each node that accumulates no gradient."""
         nodes, reached, inputs = self.leaves.watch(tensors, visit or (lambda node: None))
         self.reached.update(reached)
         self.walked = (self.walked[0] + nodes, self.walked[1] + collections.Counter(reached))
         return inputs
 
     def _set_aside(self):
-        """Gradients of this step were cleared, and no optimizer has stepped."""
+        """Called when gradients of this step were cleared before any optimizer has stepped: emits why, if known."""
         if self.microbatch == self.mode.columns:
             self._give_up_window()
             return
@@ -220,7 +220,7 @@ class Training:
             self.channel.emit("microbatch-set-aside", step=self.step, microbatch=microbatch, why=why)
 
     def _give_up_window(self):
-        """A whole window was given up: the step begins again."""
+        """Begins the step again, because the script has given up all microbatches (the window) of the step."""
         self.channel.emit("window-given-up", step=self.step, microbatches=self.microbatch)
         self.microbatch, self.roots, self.terms, self.walks = 0, {}, {}, []
         self.mode.forget()
@@ -228,11 +228,11 @@ class Training:
         self.between.forget()
 
     def is_alone(self):
-        """True unless optimizers take turns."""
+        """True unless several optimizers take turns."""
         return len(self.turns.owned) < 2
 
     def after_backward(self):
-        """The outermost backward is over."""
+        """Called after the outermost backward: emits the backward's observations."""
         if self.over:
             return
         self.in_backward = False
@@ -248,7 +248,7 @@ class Training:
             nodes, graphs = self.walked
             reached = set(graphs)
             due = self.turns.due(reached)
-            # A parameter beside a reentrant checkpoint and in it has a gradient from each.
+            # A parameter that is used inside and outside of a reentrant checkpoint gets a gradient from both graphs.
             fired = {
                 name: max(count - max(graphs[name] - 1, 0), 1)
                 for name, count in self.fired.items()
@@ -266,11 +266,11 @@ class Training:
         if self.step > 0 and alone:
             self.between.when_over(self._see_gradients)
         self.mode.after_backward()
-        # Optimizers may step within a backward, parameter by parameter.
+        # An optimizer may have stepped inside of this backward, parameter by parameter.
         self._end_after_last_step()
 
     def _see_gradients(self):
-        """Looks at gradients as a backward has left them."""
+        """Copies the gradients right after a backward."""
         if self.over:
             return
         try:
@@ -282,7 +282,7 @@ class Training:
             self.give_up(error)
 
     def emit_walks(self):
-        """Emits the graphs of backwards, which wait in the first step for the numbers of parameters."""
+        """Emits the graphs of backwards. The graphs of the first step wait until parameters have numbers."""
         walks, self.walks = self.walks, []
         for step, microbatch, nodes, reached, fired in walks:
             at = dict(step=step, microbatch=microbatch)
@@ -294,20 +294,20 @@ class Training:
                 self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
 
     def _transformed(self, how):
-        """An engine has transformed gradients, after the present microbatch at the earliest."""
+        """Called when an engine has transformed gradients: emits that once for each microbatch."""
         moment = (self.step, self.code)
         if not self.is_aside() and moment not in self.transformed:
             self.transformed.add(moment)
             self.channel.emit("gradients-transformed", step=self.step, microbatch=self.code, how=how)
 
     def has_code(self):
-        """True if the present microbatch is one of those that are recorded."""
+        """True if the present microbatch is recorded: its number is among those with codes or samples."""
         return self.code < self.mode.columns
 
     def _name(self, leaf):
         name = self.names.get(id(leaf))
         if name is None and self.step == 0:
-            # A model that was made, or cut into shards, since names were looked for.
+            # The model may have been made, or cut into shards, after the last search for names.
             objects.look_again()
             params, found = names.find()
             self.names.update(found)
@@ -319,7 +319,7 @@ class Training:
         return name
 
     def _gradient(self, name, gradient):
-        """What takes the place of a leaf's gradient; None where it stays."""
+        """The replacement of a leaf's gradient; `None` if the gradient is not replaced."""
         if self.is_aside() or not self.is_on():
             return None
         try:
@@ -338,17 +338,17 @@ class Training:
         return replacement
 
     def _is_whole(self, name, gradient):
-        """True for a dense, real gradient of a whole parameter, as it was when the ranks agreed. A function of the
-        script's own may have returned None for it."""
+        """True for a dense, real gradient with as many elements as the parameter. The gradient is `None` if an autograd
+        function of the script has returned `None`."""
         param = self.params.get(name)
         if param is None or gradient is None or gradient.layout != torch.strided or gradient.is_complex():
             return False
         return flat(gradient).numel() == param.numel and self.mode.knows(name)
 
-    # Steps.
+    # Optimizer steps and training steps.
 
     def before_step(self, optimizer):
-        """An optimizer is about to consume gradients."""
+        """Called before an optimizer consumes gradients: records them."""
         if self.over:
             return
         self.remarks.see_line("step")
@@ -396,7 +396,7 @@ class Training:
         self.optimizer = type(optimizer).__name__
 
     def after_step(self, optimizer):
-        """An optimizer has stepped."""
+        """Called after an optimizer has stepped: completes the record of the optimizer's step."""
         if not self.stepping:
             return
         over = self.stepping.pop()
@@ -413,14 +413,14 @@ class Training:
         self._end_after_last_step()
 
     def _end_after_last_step(self):
-        """Ends the last step as soon as every optimizer has stepped."""
+        """Ends the last watched step, and the watch, as soon as every optimizer has stepped."""
         is_last = self.step + 1 == self.mode.steps and self.stepped and not self.over
         if is_last and not self.stepping and not self.in_backward and not self.held.waits():
             self._end_step()
             self._end()
 
     def _end_turn(self):
-        """A backward begins after some optimizer has stepped: the turn is over, and the step if no
+        """Called when a backward begins after an optimizer has stepped: ends the turn, and ends the step if no
         optimizer is left to step."""
         if self.step == 0:
             self.turns.seen[-1].microbatches = self.microbatch
@@ -441,8 +441,8 @@ class Training:
             self._end()
 
     def _is_turn_to_come(self):
-        """True if optimizers are left to step in the first step, on every rank: where one of them leaves an optimizer
-        out that others have stepped with, it must not wait for it."""
+        """True if on every rank optimizers are left to step in the first step. A rank that leaves out an optimizer,
+        with which other ranks have stepped, must not wait for it."""
         if len(self.turns.seen) == MOST_TURNS:
             return False
         subject, is_open = "turn-%d" % self.turns.at, bool(self.turns.idle(self.names))
@@ -450,9 +450,9 @@ class Training:
         return is_open and all(self.mailbox.collect(subject, self.settings["patience"]).values())
 
     def _end_step(self):
-        """The first moment at which the step is known to be over."""
+        """Ends the present step: emits its records, and begins the next step."""
         if self.step <= 1:
-            # What the script makes, it makes in its first steps.
+            # Scripts make new objects mainly in their first steps.
             objects.look_again()
         if self.step == 0:
             self.turns.seen[-1].microbatches = self.microbatch
@@ -463,7 +463,7 @@ class Training:
             self.mode.record(self.step)
             self._record()
         if self.step + 1 < self.mode.steps:
-            # Behind the last step that is watched parameters may not be gathered yet.
+            # Parameters may not be gathered yet at the end of the last watched step, so that it has no digests.
             self.softly("parameters", self.update.digest, self.step)
         self.softly("modules", self._see_blocks)
         self.softly("clipping", self.clipping.in_vain.before_backward)
@@ -475,7 +475,7 @@ class Training:
         self.between.forget()
 
     def see_reduction(self, tensor):
-        """The script is about to reduce a tensor over the ranks by itself."""
+        """Called before the script itself reduces a tensor over the ranks."""
         self.remarks.see_reduction(tensor, self._own_params())
         if isinstance(tensor, torch.Tensor) and tensor.dim():
             self.clipping.in_vain.see_reduction()
@@ -484,7 +484,7 @@ class Training:
         return [it.tensor for it in self.params.values() if it.tensor is not None and it.trainable]
 
     def release(self):
-        """Takes away all that watches this process."""
+        """Removes all hooks and wrappers of zprobe from this process."""
         self.leaves.release()
         self.between.close()
         self.arithmetic.release()
@@ -492,7 +492,7 @@ class Training:
         self.release_outputs()
 
     def _see_blocks(self):
-        """Emits blocks of the model that have run in the step, and that no backward has reached."""
+        """Emits the blocks of the model that ran in the step without being reached by a backward."""
         groups = [group for optimizer in self.turns.stepped for group in optimizer.param_groups]
         known = {id(it) for group in groups for it in group["params"]} & set(self.names)
         held = lambda it: not known or id(it) in known
@@ -506,7 +506,7 @@ class Training:
             self.channel.emit("blocks-unreached", step=self.step, blocks=told)
 
     def digests(self):
-        """A number for each parameter that replicas of it have in common, with the number of its shard, by name."""
+        """For each parameter, by name, the digest that its replicas have in common, and the number of its shard."""
         return {name: param.digest() for name, param in self.params.items()}
 
     def _record(self):
@@ -517,13 +517,13 @@ class Training:
         return max(min(self.microbatch, self.mode.columns) - 1, 0)
 
     def _announce(self, pieces):
-        """Emits which elements are recorded."""
+        """Emits which elements of the optimizers' tensors are recorded."""
         self.channel.emit("layout", layout="partition", segments=pieces, sampled=True)
 
-    # The end.
+    # The end of the watch.
 
     def end_of_script(self):
-        """The script is over before the last step: what there is has to do."""
+        """Called when the script ends before the last watched step: emits the records so far."""
         if self.over:
             return
         self.over = True
@@ -544,7 +544,7 @@ class Training:
         self._finish()
 
     def _failed(self, kind, error, trace):
-        """The script ends with an exception."""
+        """Called when the script ends with an exception: emits the failure, then calls the script's own hook."""
         try:
             if not self.over:
                 self.over = True
@@ -561,9 +561,9 @@ class Training:
         self.exit(code)
 
     def _remark(self):
-        """Emits what is remarked on the script."""
+        """Emits the remarks about the script."""
         if len(self.turns.seen) > 1:
-            self.remarks.schedule = None  # Each optimizer may have a schedule, and turns of its own.
+            self.remarks.schedule = None  # With turns, each optimizer may have its own schedule.
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
         self.remarks.idle = [type(it).__name__ for it in self.softly("optimizers", self.turns.idle, self.names) or []]
         self.channel.emit("script-remarked", **self.remarks.fields())
@@ -576,13 +576,13 @@ class Training:
         self.channel.emit("finished")
 
     def _end(self):
-        """The last step that is watched is over."""
+        """Ends the watch after the last watched step."""
         self.over = True
         self._finish()
         self.mode.end()
 
 
 def failure(error):
-    """The message about an error of zprobe's own."""
+    """The message for the user about an error of zprobe itself."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     return "zprobe failed in %s: %s: %s; please report that" % (at.name, type(error).__name__, error)

@@ -1,25 +1,25 @@
-"""Transformations of whole gradients before an optimizer consumes them: Muon's orthogonalisation in an engine.
+"""Watches engines that transform whole gradients before an optimizer consumes them, as Muon's orthogonalisation does.
 
-An optimizer that transforms its gradients by itself does so within its step, which is its own affair.
+An optimizer that transforms its gradients itself does so within its step, which is not watched.
 """
 
 import functools
 import sys
 
-# Functions of engines that orthogonalise a gradient: pairs of a module and a name.
+# The functions of engines that orthogonalise a gradient, as pairs of a module and a name.
 ORTHOGONALISING = [("deepspeed.runtime.zero.muon.original_muon", "muon_update")]
 
 
 class Transforms:
-    """The calls of functions that transform gradients."""
+    """Watches the calls of functions that transform gradients."""
 
     def __init__(self, see):
-        """`see` is called with the kind of a transformation whenever there is one; it must not raise."""
+        """`see` is called with the kind of transformation at each call of a watched function; `see` must not raise."""
         self.see = see
         self.replaced = []
 
     def watch(self):
-        """Watches the functions of the engines that are loaded."""
+        """Wraps the transforming functions of all loaded engines."""
         for module, name in ORTHOGONALISING:
             function = getattr(sys.modules.get(module), name, None)
             if callable(function):
@@ -27,7 +27,7 @@ class Transforms:
                 setattr(sys.modules[module], name, self._seen(function))
 
     def release(self):
-        """Puts the functions back."""
+        """Restores the wrapped functions."""
         for module, name, function in self.replaced:
             setattr(module, name, function)
         self.replaced = []

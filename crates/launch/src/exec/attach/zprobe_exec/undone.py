@@ -1,40 +1,40 @@
-"""Updates that something takes back: parameters that are nearer to what they were before the step than to what the
-optimizer has left."""
+"""Finds updates that the script takes back: after the optimizer's step it moves parameters back towards their old
+values."""
 
 import torch
 
 from zprobe_exec import fragments
 from zprobe_rank.tensors import flat
 
-# Elements of each tensor that are compared.
+# The number of elements of each tensor that are compared.
 SEEN = 64
 
-# Largest part of an update that is left of one that was taken back, and the largest deviation from that part, as a
-# share of the largest update of a tensor.
+# LEFT is the largest share of an update that remains when an update was taken back. SLACK is the largest deviation of
+# an element from that share, relative to the largest update of the tensor.
 LEFT, SLACK = 0.95, 0.02
 
 
 class Undone:
-    """Elements of this rank's parameters before and after the last step of each optimizer."""
+    """Samples of this rank's parameters before and after the last step of each optimizer."""
 
     def __init__(self):
-        self.before = {}  # By identity of the optimizer: tuples of a tensor, the indices, and their values.
-        self.updated = {}  # The same with the values after the step, too.
+        self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values there.
+        self.updated = {}  # The same tuples, followed by the values after the step.
 
     def before_step(self, optimizer):
-        """An optimizer is about to step."""
+        """Called before an optimizer steps: copies samples of its tensors."""
         tensors = [it for group in optimizer.param_groups for it in group["params"]]
         read = [(it, _some(it)) for it in tensors if it.grad is not None and not fragments.is_freed(flat(it))]
         self.before[id(optimizer)] = [(it, at, _values(it, at)) for it, at in read]
 
     def after_step(self, optimizer):
-        """An optimizer has stepped."""
+        """Called after an optimizer has stepped: copies the same samples again."""
         held = self.before.pop(id(optimizer), [])
         self.updated[id(optimizer)] = [(it, at, old, _values(it, at)) for it, at, old in held]
 
     def tensors(self):
-        """Tensors that have lost the same part of their update, with all others of their optimizer: what was put in
-        their place is an average with older values, or those themselves."""
+        """All tensors of each optimizer whose tensors have lost the same share of their update. The script has replaced
+        these parameters by older values, or by an average with older values."""
         found = []
         for held in self.updated.values():
             pairs = [(it, new - old, _values(it, at) - old, old) for it, at, old, new in held]
@@ -47,7 +47,7 @@ class Undone:
 
 
 def _is_part(part, tensor, update, left, old):
-    """True if `left` is this part of a tensor's update, as far as rounding lets one see."""
+    """True if `left` is the share `part` of a tensor's `update`, up to rounding."""
     rounding = 4 * torch.finfo(tensor.dtype).eps * float(old.abs().max())
     return float((left - part * update).abs().max()) <= SLACK * float(update.abs().max()) + rounding
 

@@ -1,4 +1,4 @@
-"""The update: what the optimizers of this rank are set to, when they step, and what becomes of the parameters."""
+"""Watches updates: the settings of this rank's optimizers, their steps, and the parameters after the steps."""
 
 import math
 import sys
@@ -10,37 +10,37 @@ from zprobe_exec.rounding import Rounding
 from zprobe_exec.undone import Undone
 from zprobe_rank.tensors import flat
 
-# Settings of an optimizer's groups that are told.
+# The settings of an optimizer's groups that are reported.
 SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "momentum")
 
-# Elements of each tensor that are compared.
+# The number of elements of each tensor that are compared.
 SEEN = 64
 
-# Tensors of each optimizer whose state is looked at.
+# The number of tensors of each optimizer whose state is read.
 MOST_STATES = 8
 
-# Units in the last place by which a copy in another dtype may differ: it may be rounded by chance.
+# The units in the last place by which a copy in another dtype may differ: rounding may be stochastic.
 ROUNDING = 2
 
 
 class Update:
-    """What this rank sees of its updates."""
+    """Watches the updates of this rank's parameters."""
 
     def __init__(self, training):
         self.training, self.rounding, self.undone = training, Rounding(training), Undone()
-        self.numbers, self.kept = {}, []  # Numbers of the optimizers by identity; the optimizers, kept alive.
-        self.backwards = {}  # Number of backwards before the last step with a tensor, by its identity.
-        self.marks = {}  # Sequence number of autograd at the last step with a tensor, by its identity.
-        self.first = []  # Segments of which an optimizer began with another copy than the first forward.
+        self.numbers, self.kept = {}, []  # The number of each optimizer by its `id`; the optimizers, kept alive.
+        self.backwards = {}  # The number of backwards before the last step with a tensor, by its `id`.
+        self.marks = {}  # Autograd's sequence number at the last step with a tensor, by its `id`.
+        self.first = []  # Segments that differed from the first forward's parameters before the first step.
 
     def before_step(self, optimizer, tensors, factor):
-        """An optimizer is about to step with the gradients of some tensors, all of which were multiplied with
-        `factor` in the first step; None where that is not known."""
+        """Called before an optimizer steps with the gradients of `tensors`. `factor` is the factor of all gradients in
+        the first step, `None` if unknown."""
         number = self.numbers.setdefault(id(optimizer), len(self.numbers))
         if number == len(self.kept):
             self.kept.append(optimizer)
             self.training.softly("settings of optimizers", self.training.remarks.see_groups, optimizer)
-        # An optimizer that hands its step on to another one has stepped once.
+        # If an optimizer calls the step of an inner optimizer, the two steps count as one.
         is_inner = len(self.training.stepping) > 1
         again = not is_inner and self._is_again(tensors)
         counter, fresh = _state(optimizer)
@@ -60,7 +60,7 @@ class Update:
         self.undone.before_step(optimizer)
 
     def _is_again(self, tensors):
-        """True if no backward came since the last step with these tensors, and they have gradients still."""
+        """True if an optimizer has stepped with these tensors since the last backward, and gradients are left."""
         total = self.training.backwards
         held = [it for it in tensors if fragments.gradient(it) is not None]
         again = bool(held) and all(self.backwards.get(id(it)) == total for it in held)
@@ -68,12 +68,13 @@ class Update:
         return again and any(bool(fragments.gradient(it).any()) for it in held)
 
     def has_stepped(self, tensor):
-        """True if an optimizer has stepped with this tensor since the last backward; None if none ever has."""
+        """True if an optimizer has stepped with this tensor since the last backward; `None` if no optimizer has ever
+        stepped with it."""
         backwards = self.backwards.get(id(tensor))
         return None if backwards is None else backwards == self.training.backwards
 
     def after_step(self, optimizer):
-        """An optimizer has stepped."""
+        """Called after an optimizer has stepped: checks the updates, and marks the point in autograd's sequence."""
         self.rounding.after_step(optimizer, self.numbers[id(optimizer)])
         self.undone.after_step(optimizer)
         with torch.enable_grad():
@@ -83,37 +84,39 @@ class Update:
                 self.marks[id(it)] = mark
 
     def see_node(self, node):
-        """True if a node that reads a parameter was made before the parameter's last update."""
+        """The parameter that an autograd node reads, if the node was made before the parameter's last update; else
+        `None`."""
         for behind, _ in node.next_functions:
             mark = self.marks.get(id(getattr(behind, "variable", None)))
             if mark is not None and node._sequence_nr() < mark:
                 return behind.variable
         return None
 
-    # Parameters.
+    # Comparison of parameters with their replicas and copies.
 
     def digest(self, step):
-        """Emits a number for each parameter that replicas have in common."""
+        """Emits the digests of all parameters after `step`, which replicas must have in common."""
         self.emit_digests(step, self.training.digests())
 
     def emit_digests(self, step, found):
-        """Emits numbers of parameters, and of their shards, by name."""
+        """Emits the digests and shard numbers in `found`, which has them by the name of the parameter."""
         told = [found.get(name, (None, 0)) for name in self.training.indices]
         digests, shards = [digest for digest, _ in told], [shard for _, shard in told]
         self.training.channel.emit("parameters-digested", step=step, digests=digests, shards=shards)
 
     def see_first(self, found):
-        """An optimizer is about to step for the first time, with these fragments."""
+        """Called before the first step with the fragments `found`: remembers segments that differ from the parameters
+        of the first forward."""
         self.first += self._differing(found, lambda name: name)
 
     def first_stale(self):
-        """Parameters of which optimizers began with another copy than the first forward, as `stale` has them."""
+        """The parameters of which optimizers began with other values than the first forward, in the form of `stale`."""
         indices = self.training.indices
         return [(indices[name], elements, first) for name, elements, first in self.first if name in indices]
 
     def stale(self):
-        """Parameters whose copy in the optimizer is not what forward has used, or is not what its step left, as
-        (index, elements, first)."""
+        """The parameters whose copy in an optimizer differs from the values that the forward has used, or whose update
+        was taken back, as (index, number of elements, first element)."""
         order = list(self.training.indices)
         held = self.training.held
         differing = self._differing(held.all, lambda index: None if index is None else order[index])
@@ -122,7 +125,8 @@ class Update:
         return differing + [(it["param"], it["len"], it["offset"]) for it in segments]
 
     def _differing(self, held_by, name_of):
-        """Segments of fragments that are not what forward has used, as (parameter, elements, first)."""
+        """The segments of fragments that differ from the values that the forward has used, as (parameter, number of
+        elements, first differing element)."""
         differing = []
         leaves = {name: leaf for name, leaf in self.training.leaves.hooked.values() if name is not None}
         for fragment in held_by:
@@ -139,8 +143,8 @@ class Update:
 
 
 def _first_difference(leaf, held, start, segment, size):
-    """The first element of a segment that is not what forward has used; None if there is none, or if the parameter
-    cannot be read."""
+    """The first sampled element of a segment that differs from the value that the forward has used; `None` if no
+    element differs, or if the parameter cannot be read."""
     used = flat(leaf)
     if used.numel() != size or fragments.is_freed(used) or fragments.is_freed(held) or not held.is_floating_point():
         return None
@@ -154,7 +158,7 @@ def _first_difference(leaf, held, start, segment, size):
 
 
 def _settings(group):
-    """The settings of a group, each as a list of numbers."""
+    """The finite numeric settings of a parameter group, each as a list of numbers."""
     told = {}
     for name in SETTINGS:
         value = group.get(name)
@@ -169,7 +173,7 @@ def _settings(group):
 
 
 def _asked(optimizer):
-    """The settings that a trainer was asked for, where it made this optimizer; empty if none did."""
+    """The settings that the script asked of a trainer, if the trainer made this optimizer; else empty."""
     for it in objects.named("DeepSpeedEngine"):
         if getattr(it, "client_optimizer", True) is None and getattr(it, "basic_optimizer", None) is optimizer:
             return _settings(it.optimizer_params() or {})
@@ -183,8 +187,8 @@ def _asked(optimizer):
 
 
 def _beside_defaults(args):
-    """Settings in the arguments of Hugging Face's Trainer that are not their defaults: a script may make its optimizer
-    itself and leave the others alone."""
+    """The optimizer settings among the arguments of Hugging Face's Trainer that differ from the defaults. A script that
+    makes its optimizer itself may leave the arguments at their defaults."""
     fields = type(args).__dataclass_fields__
     changed = {name for name in fields if getattr(args, name) != fields[name].default}
     asked = {}
@@ -198,8 +202,8 @@ def _beside_defaults(args):
 
 
 def _state(optimizer):
-    """The least and the largest number of steps that an optimizer says it has taken, and true if it has nothing
-    from any: None and true where it has no state."""
+    """The least and the largest step count in an optimizer's state, `None` without counts; and true if the state has no
+    average of earlier gradients, as before the first step."""
     states = list(optimizer.state.values())[:MOST_STATES]
     counters = [float(state["step"]) for state in states if isinstance(state, dict) and "step" in state]
     averages = [it for state in states if isinstance(state, dict) for it in [state.get("exp_avg")] if it is not None]

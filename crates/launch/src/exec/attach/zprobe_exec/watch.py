@@ -1,4 +1,4 @@
-"""The places at which torch is watched."""
+"""Wraps the functions of torch that zprobe watches, and registers its hooks."""
 
 import functools
 import os
@@ -23,7 +23,7 @@ _asked = 0
 
 
 def install(settings):
-    """Puts the watch into torch; nothing else happens before the first backward."""
+    """Wraps functions of torch, and registers hooks. Everything else waits for the first backward."""
     global _settings
     _settings = settings
     torch.autograd.backward = _watched_backward(torch.autograd.backward)
@@ -44,15 +44,15 @@ def install(settings):
 
 
 def is_on():
-    """False while gradients are computed for `torch.autograd.grad`, which accumulates none."""
+    """False inside of `torch.autograd.grad`, which accumulates no gradients."""
     return not _asked
 
 
 def _forget():
-    """A forked process is a rank of its own, or none."""
+    """Resets the watch in a forked process, which may become another rank."""
     global _training, _is_off
     if _training is not None:
-        _training.over = True  # Its channel is that of the process that forked this one.
+        _training.over = True  # The inherited channel belongs to the parent process.
     _training, _is_off = None, False
 
 
@@ -78,7 +78,7 @@ def _watched_backward(backward):
 
 
 def _begin(roots):
-    """Begins with the training of this process; returns false where there is nothing to watch."""
+    """Begins to watch the training of this process; returns false if the process cannot be watched."""
     global _training, _is_off
     try:
         _training = Training(_settings, is_on, str(roots[0].device), _modules, _arithmetic)
@@ -91,7 +91,7 @@ def _begin(roots):
 
 
 def _guarded(watch, *args):
-    """The result of a call of the watch; what goes wrong in it must not become the script's."""
+    """The result of `watch`. If `watch` fails, zprobe gives up, and the error does not reach the script."""
     try:
         return watch(*args)
     except Exception as error:
@@ -186,7 +186,7 @@ def _before_step(optimizer, args, kwargs):
     @functools.wraps(closure)
     def watched(*inner, **named):
         result = closure(*inner, **named)
-        # Optimizers that search along a line evaluate it again and again.
+        # Optimizers with a line search call the closure several times; only the first call counts.
         if _training is not None and not calls:
             calls.append(True)
             _guarded(_training.before_step, optimizer)
@@ -203,7 +203,7 @@ def _after_step(optimizer, args, kwargs):
 
 
 def _closure(args, kwargs):
-    """The closure that an optimizer was given, if any."""
+    """The closure among the arguments of an optimizer's step; `None` without one."""
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     return closure if callable(closure) else None
 

@@ -2,7 +2,7 @@
 
 namespace gloo::transport {
 class Device;
-// Complete, because c10d holds it in a unique_ptr inside an inline destructor.
+// This class must be complete, because an inline destructor of c10d destroys a unique_ptr to it.
 class UnboundBuffer {
  public:
   virtual ~UnboundBuffer() = default;
