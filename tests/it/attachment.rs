@@ -407,7 +407,10 @@ fn the_answer_of_a_bisection_is_in_the_text_and_redacted() {
     assert!(text.contains("| 2.11.0 | bad | ZP101 \\<b> \\<secret> |"), "{text}");
     assert!(entries["title.txt"].contains("(since torch 2.11.0)"), "{}", entries["title.txt"]);
     for (content, reason) in [
-        (answer("ZP104 else").to_string(), "the answer is about ZP104 else, but this run shows ZP101"),
+        (
+            answer("ZP104 else").to_string(),
+            "the answer is about ZP104 else, but this run shows ZP101",
+        ),
         ("{}".to_owned(), "not an answer of `zprobe bisect --output-format json`"),
     ] {
         fs::write(&file, content).unwrap();
@@ -479,7 +482,11 @@ fn of_repeats_the_attachment_has_one_and_the_command_for_all() {
     let entries = bench.attachment(&[]);
     assert!(entries["command.txt"].ends_with(" --repeat 3\n"), "{}", entries["command.txt"]);
     for path in ["README.md", "report.md"] {
-        assert!(entries[path].contains("Of 3 repeats, the zip has only number 0"), "{}", entries[path]);
+        assert!(
+            entries[path].contains("Of 3 repeats, the zip has only number 0"),
+            "{}",
+            entries[path]
+        );
     }
     assert!(entries["report.md"].contains("\nzprobe run --ga 1\n"), "{}", entries["report.md"]);
     assert!(entries["report.html"].contains("<pre>zprobe run --ga 1</pre>"));

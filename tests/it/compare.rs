@@ -134,8 +134,7 @@ fn an_interrupted_comparison_starts_no_second_run_and_says_where_the_first_is() 
     let output = zprobe.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    let said =
-        "--b: interrupted before it was started; nothing was compared, and the finished runs are in both";
+    let said = "--b: interrupted before it was started; nothing was compared, and the finished runs are in both";
     assert!(stderr.contains(said), "{stderr}");
     assert!(dir.path().join("both/a/report.json").exists());
     assert!(!dir.path().join("both/b").exists());

@@ -69,6 +69,20 @@ fn a_bug_of_an_engine_is_named_in_a_script_by_the_class_and_what_the_engine_tell
 }
 
 #[test]
+fn a_bug_of_offload_is_named_in_a_script_whose_engine_offloads() {
+    let mut report = leak("0.16.9", "DeepSpeedZeroOptimizer");
+    report.run.spec.settings = a_script();
+    report.findings[0].code = RuleCode::new("ZP102");
+    let told = [("zero_optimization_stage", "2"), ("cpu_offload", "False")];
+    report.run.engine_facts = told.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+    name_known_bugs(&mut report);
+    assert!(names(&report).is_empty(), "without offload");
+    report.run.engine_facts.insert("cpu_offload".to_owned(), "True".to_owned());
+    name_known_bugs(&mut report);
+    assert_eq!(names(&report), ["offload-loses-middle"]);
+}
+
+#[test]
 fn what_only_cpu_ranks_have_is_a_limit_of_them_and_any_other_bug_is_a_finding() {
     let mut report = leak("0.17.6", "DeepSpeedZeroOptimizer");
     report.findings[0].code = RuleCode::new("ZP104");

@@ -26,7 +26,8 @@ const STUMBLES: &[(&str, &str)] = &[
 const FOLDERS: &[&str] = &["src", "xtask/src", "tests", "examples"];
 
 /// Pages that are made by commands, or quote others word for word.
-const QUOTED: &[&str] = &["docs/zoo.md", "docs/planted.md", "docs/lattice.md", "docs/contributing/style.md"];
+const QUOTED: &[&str] =
+    &["docs/zoo.md", "docs/planted.md", "docs/lattice.md", "docs/contributing/style.md"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -37,7 +38,8 @@ fn files(pattern: &str) -> Vec<(String, String)> {
     let found = glob::glob(&root().join(pattern).display().to_string()).unwrap();
     let named = |path: PathBuf| path.strip_prefix(root()).unwrap().display().to_string();
     let read = |path: PathBuf| (fs::read_to_string(&path).unwrap(), named(path));
-    let files: Vec<_> = found.map(|path| read(path.unwrap())).map(|(text, name)| (name, text)).collect();
+    let files: Vec<_> =
+        found.map(|path| read(path.unwrap())).map(|(text, name)| (name, text)).collect();
     assert!(!files.is_empty(), "{pattern}");
     files
 }
@@ -55,8 +57,7 @@ fn the_first_sentence_of_every_comment_names_its_object() {
             let comment = line.trim_start();
             let of = |line: &str| ["/// ", "//! "].into_iter().find(|it| line.starts_with(it));
             let begins = of(comment).filter(|kind| !before.starts_with(kind.trim_end()));
-            let first =
-                begins.and_then(|kind| comment[kind.len()..].split([' ', ',', ':']).next());
+            let first = begins.and_then(|kind| comment[kind.len()..].split([' ', ',', ':']).next());
             if first.is_some_and(|word| NO_OBJECT.contains(&word)) {
                 nameless.push(format!("{name}:{}: {comment}", number + 1));
             }
@@ -110,7 +111,12 @@ fn no_text_has_a_word_that_a_reader_stumbles_over() {
             prose(&text).for_each(|(number, line)| read(&name, number, line));
         }
     }
-    assert!(found.is_empty(), "{} words, see docs/contributing/style.md:\n{}", found.len(), found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{} words, see docs/contributing/style.md:\n{}",
+        found.len(),
+        found.join("\n")
+    );
 }
 
 #[test]

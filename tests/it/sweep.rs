@@ -230,7 +230,11 @@ fn a_sweep_goes_on_where_an_earlier_one_stopped() {
     assert_eq!(commands(&both), commands(&run(&[])), "together they are the whole");
     let other = sweep(&dir, &["--engine", "fsdp2", "--list", "--resume", "first.json"]);
     assert_eq!(other.status.code(), Some(2));
-    assert!(text(&other.stderr).contains("the earlier sweep was of ddp"), "{}", text(&other.stderr));
+    assert!(
+        text(&other.stderr).contains("the earlier sweep was of ddp"),
+        "{}",
+        text(&other.stderr)
+    );
 }
 
 #[test]

@@ -11,15 +11,18 @@ use serde_json::Value;
 
 use super::judge::words;
 use super::{Expectation, Row, registry};
-use zprobe_model::spec::Dtype;
+use zprobe_model::spec::{Dtype, Offload};
 use zprobe_report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
 /// The name of the fact that lists the trainers and engines of a user's script.
 pub const TRAINERS: &str = "trainers";
 
 /// The fields of the specification that DeepSpeed reports in a user's script, each with the name of the fact.
-const TOLD: [(&str, &str); 2] =
-    [("stage", "zero_optimization_stage"), ("grad_accum_dtype", "grad_acc_dtype")];
+const TOLD: [(&str, &str); 3] = [
+    ("stage", "zero_optimization_stage"),
+    ("grad_accum_dtype", "grad_acc_dtype"),
+    ("offload", "cpu_offload"),
+];
 
 /// The value of a field that the engine of a script has not reported.
 const NOT_TOLD: &str = "not told";
@@ -88,22 +91,25 @@ fn specification(report: &Report) -> Option<Value> {
     if report.run.spec.script().is_some() {
         for (field, fact) in TOLD {
             let told = report.run.engine_facts.get(fact);
-            spec[field] = told.map_or_else(|| Value::from(NOT_TOLD), |text| told_value(text));
+            spec[field] =
+                told.map_or_else(|| Value::from(NOT_TOLD), |text| told_value(field, text));
         }
     }
     Some(spec)
 }
 
-/// A value that an engine has reported: `1`, `torch.float32`.
-fn told_value(text: &str) -> Value {
-    let dtype = match text {
-        "torch.bfloat16" => Some(Dtype::Bf16),
-        "torch.float16" => Some(Dtype::Fp16),
-        "torch.float32" => Some(Dtype::Fp32),
+/// The value of a field that an engine has reported: `1`, `torch.float32`, or `True` for offload to the CPU.
+fn told_value(field: &str, text: &str) -> Value {
+    let name = match (field, text) {
+        ("offload", "True") => Some(Offload::Cpu.name()),
+        ("offload", "False") => Some(Offload::None.name()),
+        (_, "torch.bfloat16") => Some(Dtype::Bf16.name()),
+        (_, "torch.float16") => Some(Dtype::Fp16.name()),
+        (_, "torch.float32") => Some(Dtype::Fp32.name()),
         _ => None,
     };
-    let dtype = dtype.map(|dtype| Value::from(dtype.name()));
-    dtype.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_TOLD))
+    let name = name.map(Value::from);
+    name.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_TOLD))
 }
 
 impl Row {
@@ -116,11 +122,11 @@ impl Row {
             self.releases.iter().any(|release| release.expect.is_shown_by(report, finding))
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
-        // The class that wraps the optimizer shows the engine of a script, which reports only some of its settings.
-        let is_told = |field: &String| field == "dtype" || TOLD.iter().any(|(it, _)| it == field);
+        // The class that wraps the optimizer and the reported settings show the engine of a script.
+        let is_told = |field: &String| TOLD.iter().any(|(it, _)| it == field);
         let is_of_script = report.run.spec.script().is_some()
-            && known.optimizer_class.is_some()
-            && known.when.keys().all(is_told);
+            && (known.optimizer_class.is_some() || known.when.keys().any(is_told))
+            && known.when.keys().all(|field| field == "dtype" || is_told(field));
         let is_engine = self.engine == report.run.spec.engine() || is_of_script;
         let is_said = known.says.as_ref().is_none_or(|part| finding.message.contains(part));
         is_engine && is_said && (shows(finding) || is_in_wake())

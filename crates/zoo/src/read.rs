@@ -93,7 +93,10 @@ impl File {
             ("workaround", &self.workaround),
         ] {
             if text.trim().is_empty() {
-                return wrong(key, "is empty; write a text, or write that it is not known".to_owned());
+                return wrong(
+                    key,
+                    "is empty; write a text, or write that it is not known".to_owned(),
+                );
             }
         }
         let (engine, run) = match (&self.script, &self.engine, &self.run) {

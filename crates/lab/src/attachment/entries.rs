@@ -22,9 +22,11 @@ const MAKERS: &[Maker] = &[
         "the report as a page for a browser; it loads nothing from elsewhere",
         |material| page(material).map(Some),
     ),
-    (SCRIPT_FILE, "a script that shows the weights without zprobe: `python repro.py`", |material| {
-        Ok(material.script.clone().ok())
-    }),
+    (
+        SCRIPT_FILE,
+        "a script that shows the weights without zprobe: `python repro.py`",
+        |material| Ok(material.script.clone().ok()),
+    ),
     ("command.txt", "the command that repeats this run", |material| {
         Ok(material.command.as_ref().map(|command| command.line() + "\n"))
     }),

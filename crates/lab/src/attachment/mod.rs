@@ -40,8 +40,7 @@ pub const MOST_ATTACHMENT: usize = 25_000_000;
 pub const SCRIPT_FILE: &str = "repro.py";
 
 /// The error when redaction breaks the format of the data, so that they cannot be parsed again.
-const TOO_COMMON: &str =
-    "a word that the report's format needs is also a user name, a host name or a secret on this machine";
+const TOO_COMMON: &str = "a word that the report's format needs is also a user name, a host name or a secret on this machine";
 
 /// The sources from which an attachment is made.
 pub struct Source<'a> {

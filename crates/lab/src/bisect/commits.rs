@@ -187,7 +187,9 @@ impl Walk<'_> {
     fn trial(&mut self, commit: &Commit) -> Option<Trial> {
         let label = self.label(commit);
         if let Err(error) = self.clone.check_out(&commit.id) {
-            return Some(Trial::without_run(anyhow!("the commit cannot be checked out: {error:#}")));
+            return Some(Trial::without_run(anyhow!(
+                "the commit cannot be checked out: {error:#}"
+            )));
         }
         let checkout = environment::Commit {
             package: &self.trials.question.package,

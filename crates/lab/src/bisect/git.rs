@@ -96,7 +96,9 @@ impl Repository {
         if let Ok(top) = here("--show-toplevel")
             && !here("--show-prefix")?.is_empty()
         {
-            bail!("--git {place}: lies inside of the repository {top}; give that directory if you mean it");
+            bail!(
+                "--git {place}: lies inside of the repository {top}; give that directory if you mean it"
+            );
         }
         Ok(Self { dir: dir.into(), name })
     }

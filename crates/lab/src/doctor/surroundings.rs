@@ -143,5 +143,10 @@ fn size(bytes: u64) -> String {
 }
 
 fn unknown(subject: &'static str) -> Check {
-    Check::not(subject, State::Missing, "the system does not report it", "nothing to do if runs work")
+    Check::not(
+        subject,
+        State::Missing,
+        "the system does not report it",
+        "nothing to do if runs work",
+    )
 }

@@ -171,8 +171,10 @@ fn is_in_update(report: &Report, spec: &RunSpec) -> Result<(), String> {
         .iter()
         .any(|entry| is_update(entry.point) && entry.step < spec.steps && !entry.as_planned);
     if report.verdict == Verdict::Findings && !shows {
-        return Err("the script reads only the weights of the update, which were right in this run"
-            .to_owned());
+        return Err(
+            "the script reads only the weights of the update, which were right in this run"
+                .to_owned(),
+        );
     }
     Ok(())
 }
