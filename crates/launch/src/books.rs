@@ -1,4 +1,4 @@
-//! All that is known of the ranks of a run while it goes on: the trace, and the state of each rank.
+//! The trace and the state of each rank, while a run is in progress.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::{LaunchError, Run};
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Violation};
 
-/// The trace of a run, being written, and the state of its ranks.
+/// The trace of a run, which is still being written, and the state of its ranks.
 pub(super) struct Books<'a> {
     run: Run<'a>,
     recorder: Recorder<'a>,
@@ -22,23 +22,24 @@ pub(super) struct Books<'a> {
 }
 
 struct Rank {
-    /// Check of the rank's lines; none after a line that was no record of it.
+    /// The checker of the rank's lines; `None` after a line that was not a valid record of the rank.
     sender: Option<Sender>,
     finished: bool,
     outcome: Option<Outcome>,
-    /// Agent whose command has started the rank, if there are several; none before the rank is known.
+    /// The agent whose command has started the rank, or `Some(None)` in a run without agents; `None` before the rank
+    /// is known.
     agent: Option<Option<usize>>,
 }
 
 impl<'a> Books<'a> {
-    /// Opens the books of a run whose ranks have been started.
+    /// Starts the trace and the rank states of a run whose ranks have been started.
     pub(super) fn open(run: Run<'a>, recorder: Recorder<'a>, watchdog: Watchdog) -> Self {
         let mut books = Self { run, recorder, watchdog, ranks: Vec::new(), is_violated: false };
         books.grow(run.spec.world_size);
         books
     }
 
-    /// Adds ranks, up to this number.
+    /// Adds ranks until there are `ranks` of them.
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
             let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
@@ -48,7 +49,8 @@ impl<'a> Books<'a> {
         self.recorder.grow(ranks);
     }
 
-    /// Enters news. A line that is not the sender's next record is its last.
+    /// Records a report about a rank. A line that is not the rank's next valid record is the last line that is read
+    /// from the rank.
     pub(super) fn enter(&mut self, news: News<'_>) -> Result<(), LaunchError> {
         match news {
             News::Line { rank, line: Ok(line) } => self.line(rank, line),
@@ -86,7 +88,7 @@ impl<'a> Books<'a> {
                 self.recorder.record_of(rank, seq, event)
             }
             News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
-            // Letters are not recorded.
+            // Messages between ranks are not recorded.
             News::Letter(_) => Ok(()),
         }
     }
@@ -119,10 +121,10 @@ impl<'a> Books<'a> {
         self.is_violated = true;
         self.recorder.record(Event::ProtocolViolated { rank, violation, line })?;
         let joined = rank.filter(|_| !self.run.spec.is_settled());
-        joined.map_or(Ok(()), |rank| self.let_go(rank, "the rank wrote what is not the protocol"))
+        joined.map_or(Ok(()), |rank| self.let_go(rank, "the rank violated the protocol"))
     }
 
-    /// Records that a rank of the user's command is no longer watched: it counts as one that has finished.
+    /// Records that a rank of the user's command is no longer watched. From then on the rank counts as finished.
     fn let_go(&mut self, rank: usize, why: &str) -> Result<(), LaunchError> {
         let state = &mut self.ranks[rank];
         if state.finished {
@@ -146,42 +148,43 @@ impl<'a> Books<'a> {
         self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
     }
 
-    /// Records that nothing more is known of a rank, because its agent is lost.
+    /// Records that the state of a rank is unknown from now on, because its agent is lost.
     pub(super) fn lose(&mut self, rank: usize) -> Result<(), LaunchError> {
         self.ended(rank, Outcome::Lost, now_ns())
     }
 
-    /// Records an event of the launcher, with the present time.
+    /// Records an event of the launcher with the current time.
     pub(super) fn record(&mut self, event: Event) -> Result<(), LaunchError> {
         self.recorder.record(event)
     }
 
-    /// Hands all of the trace to the operating system, so that it outlives the launcher.
+    /// Hands all trace data to the operating system, so that the data outlives the launcher.
     pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
         self.recorder.flush()
     }
 
-    /// Takes the secrets of the specification out of the logs of the run.
+    /// Removes the secrets of the specification from the logs of the run.
     pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
         self.recorder.keep_secrets_out_of_logs(run_dir)
     }
 
-    /// True if something was written on a channel that is not the protocol.
+    /// True if a process wrote something on a channel that violates the protocol.
     pub(super) fn is_violated(&self) -> bool {
         self.is_violated
     }
 
-    /// Ranks that have not ended.
+    /// Returns the ranks whose processes have not ended.
     pub(super) fn running(&self) -> Vec<usize> {
         self.select(|rank| rank.outcome.is_none())
     }
 
-    /// Ranks that have finished and not ended.
+    /// Returns the ranks that have finished and whose processes have not ended.
     pub(super) fn leaving(&self) -> Vec<usize> {
         self.select(|rank| rank.finished && rank.outcome.is_none())
     }
 
-    /// Standing of each rank.
+    /// Returns the standing of each rank: whether the rank has finished, and whether its process has ended with
+    /// success.
     pub(super) fn standings(&self) -> Vec<Standing> {
         let standing = |rank: &Rank| Standing {
             has_finished: rank.finished,
@@ -190,12 +193,12 @@ impl<'a> Books<'a> {
         self.ranks.iter().map(standing).collect()
     }
 
-    /// True if every rank has finished.
+    /// True if there are ranks and all of them have finished.
     pub(super) fn are_complete(&self) -> bool {
         !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.finished)
     }
 
-    /// True if some rank has finished.
+    /// True if at least one rank has finished.
     pub(super) fn are_partly_complete(&self) -> bool {
         self.ranks.iter().any(|rank| rank.finished)
     }

@@ -10,65 +10,64 @@ use nix::unistd::pipe2;
 use super::sender::excerpt;
 use zprobe_model::trace::LONGEST_LINE;
 
-/// Requested capacity of a pipe, in bytes. Lines hold whole buffers, and a rank should not have to
-/// wait for the launcher in the middle of one. The value is Linux's default limit for unprivileged
-/// processes.
+/// The requested capacity of a pipe, in bytes. A line holds a whole buffer, and a rank should not have to wait for
+/// the launcher in the middle of a line. The value is Linux's default limit for unprivileged processes.
 const PIPE_CAPACITY: i32 = 1 << 20;
 
-/// The receiving end of a channel.
+/// The receiving end of a channel, which returns the received bytes as lines.
 #[derive(Debug)]
 pub(super) struct Channel {
     pipe: File,
     buffer: Vec<u8>,
-    /// Offset of the first line that was not handed out yet.
+    /// The offset of the first line that was not returned yet.
     start: usize,
-    /// Offset up to which the buffer was searched for a line feed.
+    /// The offset up to which the buffer was searched for a line feed.
     searched: usize,
     limit: usize,
 }
 
-/// State of a channel: open if more bytes may come.
+/// The state of a channel: whether more bytes may arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A sender may still hold the other end.
+    /// Another process may still hold the sending end of the channel.
     Open,
-    /// No process holds the other end.
+    /// No process holds the sending end of the channel.
     Closed,
 }
 
-/// A line without line feed that is longer than the limit; holds its start.
+/// A line that is longer than the limit. The value holds the part of the line that was received.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong<'a>(&'a [u8]);
 
 impl TooLong<'_> {
-    /// The start of the line, as the trace keeps it.
+    /// Returns the start of the line in the form in which the trace stores it.
     pub(super) fn excerpt(&self) -> String {
         excerpt(self.0)
     }
 }
 
 impl Channel {
-    /// A new channel and its sending end. Neither is inherited by child processes.
+    /// Creates a channel and its sending end. Child processes inherit neither of the two descriptors.
     pub(super) fn new() -> io::Result<(Self, OwnedFd)> {
         let (receiver, sender) = pipe2(OFlag::O_CLOEXEC)?;
-        // Only the receiver does not block: writes to the sender, a separate open file, still do.
+        // Only the receiving end is non-blocking: the sending end is a separate open file, and writes to it still
+        // block.
         fcntl(&receiver, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        // The kernel refuses it when the pipes of the user hold too much already; a small pipe is
+        // The kernel refuses this capacity if the pipes of the user hold too many bytes already. A smaller pipe is
         // only slower.
         let _ = fcntl(&receiver, FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY));
         Ok((Self::over(receiver, LONGEST_LINE), sender))
     }
 
-    /// A channel that receives from a descriptor that does not block; a line has at most `limit`
-    /// bytes.
+    /// Creates a channel that receives from a non-blocking descriptor. A line has at most `limit` bytes.
     pub(super) fn over(receiver: OwnedFd, limit: usize) -> Self {
         let pipe = File::from(receiver);
         Self { pipe, buffer: Vec::new(), start: 0, searched: 0, limit }
     }
 
-    /// Receives the available bytes without waiting, up to the capacity of the pipe. If the sender
-    /// is dead already, these are all the bytes that it ever sent, even if one of its descendants
-    /// keeps the other end open or goes on writing.
+    /// Receives the available bytes without waiting, up to the capacity of the pipe. If the sending process has died,
+    /// this returns all bytes that it ever sent, even if one of its descendants keeps the sending end open or
+    /// continues to write.
     pub(super) fn receive(&mut self) -> State {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
@@ -83,7 +82,7 @@ impl Channel {
         }
     }
 
-    /// The next complete line that was received, without its line feed.
+    /// Returns the next complete line that was received, without its line feed.
     pub(super) fn next_line(&mut self) -> Option<Result<&[u8], TooLong<'_>>> {
         let feed = memchr::memchr(b'\n', &self.buffer[self.searched..]);
         let end = feed.map_or(self.buffer.len(), |offset| self.searched + offset);

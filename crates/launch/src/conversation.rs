@@ -1,24 +1,24 @@
-//! The channel of a host that forks ranks, together with the host at its other end.
+//! The host channel: the channel from a host that forks ranks, with the checker of its records.
 
 use super::channel::Channel;
 use super::sender::{Sender, excerpt};
 use zprobe_model::trace::{Record, Violation};
 
-/// The channel from a host that forks ranks, with the state of its sender.
+/// The channel from a host that forks ranks, with the checker of the host's records.
 pub(super) struct Conversation {
     pub(super) channel: Channel,
     pub(super) sender: Sender,
 }
 
-/// A line that is not the sender's next record.
+/// A line on the host channel that is not the host's next valid record.
 pub(super) struct Breach {
     pub(super) violation: Violation,
-    /// The start of the line.
+    /// The start of the invalid line, as the trace stores it.
     pub(super) line: String,
 }
 
 impl Conversation {
-    /// The next record that was received.
+    /// Returns the next record that was received from the host.
     pub(super) fn next_record(&mut self) -> Option<Result<Record, Breach>> {
         Some(match self.channel.next_line()? {
             Ok(line) => self

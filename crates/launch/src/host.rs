@@ -1,4 +1,4 @@
-//! Starts the hosts of a run. A host is a process that is one rank, or that forks all ranks.
+//! Starts the hosts of a run. A host is a process that is one rank, or a process that forks all ranks.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -15,24 +15,24 @@ use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
 use zprobe_model::spec::{Plan, Workload};
 use zprobe_model::trace::contract::{self, LogOf};
 
-/// Environment variables of a run that engines read, in addition to those of zprobe: the first rank
-/// of a host, the number of ranks, and the address at which they meet.
+/// The environment variables of a run that engines read, in addition to zprobe's own: the first rank of a host, the
+/// number of ranks, and the address of the TCPStore.
 pub(super) const OF_A_RUN: [&str; 6] =
     ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK"];
 
-/// Variables with which torchrun tells torch that its agent holds the TCPStore. The ranks of a run
-/// have a store of their own.
+/// The variables by which torchrun tells torch that torchrun's agent holds the TCPStore. They are removed, because
+/// the ranks of a run have their own store.
 pub(super) const OF_TORCHRUN: [&str; 2] = ["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"];
 
-/// All hosts of some ranks, and the channel of each rank, in rank order.
+/// The hosts of some ranks, and the channel of each rank, in rank order.
 pub(super) struct Started {
     pub(super) groups: Vec<ProcessGroup>,
     pub(super) channels: Vec<Channel>,
-    /// Conversation with the only host, if it forks the ranks.
+    /// The channel from the only host; `None` if each rank is its own host.
     pub(super) host: Option<Conversation>,
 }
 
-/// Starts the ranks of `place`.
+/// Starts the ranks that `place` describes.
 pub(super) fn start(
     launch: &Launch<'_>,
     run_dir: &Path,
@@ -60,7 +60,7 @@ pub(super) fn start(
     Ok(Started { groups: vec![group], channels, host })
 }
 
-/// Inputs that all hosts of a run share.
+/// The inputs that all hosts of a run share.
 struct Hosts<'a> {
     /// The run directory as an absolute path, because a rank may change its working directory.
     run_dir: &'a Path,
@@ -100,7 +100,7 @@ impl<'a> Hosts<'a> {
         Ok(Self { run_dir, variables, place })
     }
 
-    /// Starts the process of rank `rank`, which gets the sending end of its event channel.
+    /// Starts the process of rank `rank` and passes it the sending end of the rank's event channel.
     fn start_rank(
         &self,
         program: &RankProgram,
@@ -121,8 +121,8 @@ impl<'a> Hosts<'a> {
         spawn(program, Streams::create(LogOf::Rank(rank), self.run_dir)?, variables, &inherited)
     }
 
-    /// Starts the process that forks all ranks. It gets the sending ends of their event channels,
-    /// and of its host channel.
+    /// Starts the process that forks all ranks. The process gets the sending ends of the ranks' event channels and of
+    /// its host channel.
     fn start_forking(
         &self,
         program: &RankProgram,
@@ -141,7 +141,7 @@ impl<'a> Hosts<'a> {
         spawn(program, streams, variables, &self.inherited(events, host_channel))
     }
 
-    /// Inputs with which a pool forks the process that forks all ranks.
+    /// Returns the inputs from which a pool forks the host of this run.
     fn handover<'b>(
         &'b self,
         events: &'b [OwnedFd],
@@ -155,8 +155,8 @@ impl<'a> Hosts<'a> {
         })
     }
 
-    /// Descriptors of a host that forks its ranks, in the order in which a pool is given them: a pool's
-    /// hosts fork all ranks of a run, so they have the store's socket.
+    /// Returns the descriptors that a forking host inherits, in the order in which a pool expects them. The socket of
+    /// the TCPStore is one of them, because a pool's host forks all ranks of a run.
     fn inherited<'b>(
         &'b self,
         events: &'b [OwnedFd],
@@ -168,7 +168,7 @@ impl<'a> Hosts<'a> {
     }
 }
 
-/// A descriptor as the value of a variable.
+/// Returns the number of a descriptor as the value of an environment variable.
 fn number(fd: impl AsFd) -> OsString {
     fd.as_fd().as_raw_fd().to_string().into()
 }

@@ -1,16 +1,14 @@
-//! Performs a run, from its spec to its trace: one process per rank is started, watched, recorded
-//! and reaped.
+//! Performs a run, from its spec to its trace: one process per rank is started, watched, recorded and reaped.
 //!
 //! A rank is *any program that speaks the protocol* of `docs/protocol.md`: it writes
-//! [`trace::Record`](zprobe_model::trace::Record)s, one JSON object a line, to a descriptor of its own,
-//! and never to stdout. What a rank does wrong (it dies, hangs, or writes something else) is data
-//! about the engine under test, so it ends up in the trace; an `Err` from here means that there
-//! was nothing to watch in the first place.
+//! [`trace::Record`](zprobe_model::trace::Record)s, one JSON object a line, to a descriptor of its own, and never to stdout.
+//! If a rank dies, hangs, or writes something else, this is data about the engine under test and goes into the trace.
+//! A function returns `Err` only if there was no run to watch.
 //!
-//! One thread does everything, around one `poll`: it cannot fall behind without the ranks' pipes
-//! filling up, so its memory is bounded, and no misbehaviour of a rank can leave a reader stuck.
+//! One thread does all the work in a single `poll` loop. If the thread is slow, the ranks' pipes fill up and the
+//! ranks wait, so memory stays bounded, and no misbehaviour of a rank can block a reader.
 //!
-//! The ranks of a run may be started by several such processes, on several machines; see [`agents`].
+//! The ranks of a run may be started by several zprobe processes, on several machines; see [`agents`].
 
 pub mod adapters;
 pub mod agents;
@@ -67,36 +65,35 @@ use supervisor::Others;
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::Record;
 
-/// The program that ranks run.
+/// The program that each rank of a run executes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankProgram {
-    /// Executable; looked up in `PATH` if it has no slash.
+    /// The executable, which is looked up in `PATH` if its path has no slash.
     pub program: PathBuf,
-    /// Arguments of the program.
+    /// The command-line arguments of the rank program.
     pub args: Vec<OsString>,
-    /// Way in which the processes of its ranks are created.
+    /// The way in which the processes of the ranks are created.
     pub hosting: Hosting,
     /// Directories that the dynamic loader searches first for the libraries of the program.
     pub library_path: Vec<PathBuf>,
 }
 
-/// The way in which the processes of ranks are created: started by the launcher, or forked from a
-/// host.
+/// The way in which rank processes are created: started by the launcher, or forked from a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hosting {
-    /// The launcher starts the program once for each rank; each process is a rank.
+    /// The launcher starts the program once for each rank, and each process is one rank.
     OnePerRank,
-    /// The launcher starts the program once. The program loads its libraries once, forks the ranks,
-    /// waits for them, and says on its host channel how they end.
+    /// The launcher starts the program once. The program loads its libraries, forks the ranks, waits for them, and
+    /// reports on its host channel how each rank ended.
     Forked,
 }
 
-/// Origin of the hosts of a run.
+/// The source of the host processes of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// This program is started for the run.
+    /// A program that the launcher starts for this run.
     Cold(&'a RankProgram),
-    /// A process that has loaded its engine already forks a host, which forks the ranks.
+    /// A pool process that has already loaded its engine. The pool forks a host, and the host forks the ranks.
     Warm(&'a Pool),
 }
 
@@ -108,7 +105,7 @@ impl Source<'_> {
         }
     }
 
-    /// Marks of the processes that run `run` may leave behind.
+    /// Returns the marks of the stray processes that the run `run` may leave.
     fn strays(&self, run: &str) -> Strays {
         match self {
             Source::Cold(_) => Strays::of(run),
@@ -117,62 +114,62 @@ impl Source<'_> {
     }
 }
 
-/// All inputs of a run.
+/// All inputs of a run whose ranks zprobe starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// Id of the run, which every record carries.
+    /// The id of the run, which every record carries.
     pub run_id: &'a str,
-    /// Specification of the run.
+    /// The specification of the run.
     pub spec: &'a RunSpec,
-    /// Origin of the hosts of the run.
+    /// The source of the host processes of the run.
     pub source: Source<'a>,
-    /// Directory for the trace and the logs of the ranks; created if it does not exist.
+    /// The directory for the trace and the logs of the ranks; created if it does not exist.
     pub run_dir: &'a Path,
 }
 
-/// Processes that are left of a run that is over. All other facts are in its trace.
+/// The processes that survived the end of a run. All other facts about the run are in its trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "processes may have survived"]
 pub struct Ended {
-    /// Ids of processes that did not die of SIGKILL, because they are stuck inside the kernel, for
-    /// example in a device driver. Empty in every other case.
+    /// The ids of processes that did not die of SIGKILL because they are stuck inside the kernel, for example in a
+    /// device driver. Empty in all other cases.
     pub survivors: Vec<u32>,
 }
 
-/// Error that prevented a run from being started or recorded.
+/// An error that prevented a run from being started or recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// Something in the run directory cannot be written.
+    /// A file or directory of the run directory cannot be written.
     #[error(
         "cannot write {path}: {cause}; {}",
         advice(.cause, "choose another run directory with --out")
     )]
     RunDir {
-        /// Path that could not be written.
+        /// The path that could not be written.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error that the operating system returned for the write.
         cause: io::Error,
     },
-    /// Something that the processes of a command have written cannot be read.
+    /// A file that the processes of a user's command have written cannot be read.
     #[error(
         "cannot read {path}: {cause}; {}",
         advice(.cause, "leave the run directory alone while its run goes on")
     )]
     Unreadable {
-        /// Path that could not be read.
+        /// The path that could not be read.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error that the operating system returned for the read.
         cause: io::Error,
     },
-    /// The program does not start.
+    /// The rank program does not start.
     #[error(
         "cannot start a rank with {program}: {cause}; {}",
         advice(.cause, "check that it exists and is executable")
     )]
     Spawn {
-        /// The program.
+        /// The path or name of the rank program.
         program: PathBuf,
-        /// Error of the operating system.
+        /// The error that the operating system returned for the start of the program.
         cause: io::Error,
     },
     /// The user's command does not start.
@@ -182,31 +179,31 @@ pub enum LaunchError {
         advice(.cause, "write it after `--` exactly as you start it without zprobe")
     )]
     Command {
-        /// The program.
+        /// The program of the user's command.
         program: PathBuf,
-        /// Error of the operating system.
+        /// The error that the operating system returned for the start of the command.
         cause: io::Error,
     },
-    /// The operating system refuses a pipe, a socket or a signal handler.
+    /// The operating system refuses a resource such as a pipe, a socket or a signal handler.
     #[error(
         "cannot set up {what}: {cause}; {}",
         advice(.cause, "check the limits of this shell with `ulimit -a`")
     )]
     System {
-        /// Resource that was being set up, in words.
+        /// The resource that was being set up, in words.
         what: &'static str,
-        /// Error of the operating system.
+        /// The error that the operating system returned for the resource.
         cause: io::Error,
     },
-    /// Ranks would not have the stack that they need.
+    /// The stack limit of the shell is lower than the stack that a rank needs.
     #[error(
         "this shell gives every program a stack of {kib} KiB, and a rank needs {needed}; raise it with \
          `ulimit -s 8192`"
     )]
     Stack {
-        /// Stack limit of the shell, in KiB.
+        /// The stack limit of the shell, in KiB.
         kib: u64,
-        /// Stack size that a rank needs, in KiB.
+        /// The stack size that a rank needs, in KiB.
         needed: u64,
     },
     /// The process of a pool has ended, or does not answer as it should.
@@ -215,56 +212,56 @@ pub enum LaunchError {
         last_words(.stderr)
     )]
     Pool {
-        /// The program.
+        /// The program of the pool.
         program: PathBuf,
-        /// Failure of the pool.
+        /// The reason why the pool failed.
         failure: PoolFailure,
-        /// The last lines of its standard error.
+        /// The last lines of the standard error of the host or of the pool; `None` if both logs are empty.
         stderr: Option<String>,
     },
     /// Another agent of the job could not start its ranks.
     #[error("{machine}: {message}")]
     Agent {
-        /// Name of its machine.
+        /// The name of the machine of the other agent.
         machine: String,
-        /// Its error.
+        /// The error message of the other agent.
         message: String,
     },
     /// The commands of two agents have both started the same rank.
     #[error(
-        "the commands of processes {} and {} of this job both have a rank {rank}, so that they train apart: make them \
+        "the commands of processes {} and {} of this job both have a rank {rank}, so they train separately: make them \
          one job (with torchrun: --nnodes, and the same --rdzv-endpoint or --master-addr on each machine)",
         .agents[0], .agents[1]
     )]
     Apart {
-        /// The rank.
+        /// The rank that was started twice.
         rank: usize,
-        /// Numbers of the agents.
+        /// The numbers of the two agents, the smaller one first.
         agents: [usize; 2],
     },
-    /// More ranks than a pool can fork for one run.
+    /// The run has more ranks than a pool can fork.
     #[error(
         "{ranks} ranks are too many for a pool: the kernel hands over the channels of {most} ranks \
          at once; run without a pool"
     )]
     PoolWorld {
-        /// Number of ranks of the run.
+        /// The number of ranks of the run.
         ranks: usize,
-        /// Largest number of ranks of a run over a pool.
+        /// The largest number of ranks of a run that a pool can fork.
         most: usize,
     },
 }
 
-/// Reason why a pool cannot serve a run.
+/// The reason why a pool cannot serve a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolFailure {
     /// The process of the pool has exited with this code.
     #[error("has exited with code {0}")]
     Exited(i32),
-    /// The process of the pool was ended by this signal.
+    /// The process of the pool was ended by the signal with this number.
     #[error("was ended by signal {0}")]
     Killed(i32),
-    /// The process of the pool did not report its engine as loaded within this time.
+    /// The process of the pool did not report within this time that its engine is loaded.
     #[error("was not ready within {0:?}")]
     NotReady(Duration),
     /// The pool did not fork a host for the run.
@@ -272,56 +269,53 @@ pub enum PoolFailure {
     NoHost,
 }
 
-/// End of an error message that quotes standard error.
+/// Returns the end of an error message that quotes standard error, or an empty text without such a quotation.
 fn last_words(stderr: &Option<String>) -> String {
-    stderr.as_ref().map_or_else(String::new, |tail| format!(". Its last words:\n{tail}"))
+    stderr.as_ref().map_or_else(String::new, |tail| format!(". Its last stderr lines:\n{tail}"))
 }
 
 impl LaunchError {
-    /// Returns a function for `map_err` that wraps the operating system's error on reading `path`.
+    /// Returns a function for `map_err` that wraps an error of the operating system on reading `path`.
     fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |cause| Self::Unreadable { path, cause }
     }
 
-    /// Returns a function for `map_err` that wraps the operating system's error on writing to `path`.
+    /// Returns a function for `map_err` that wraps an error of the operating system on writing to `path`.
     fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |cause| Self::RunDir { path, cause }
     }
 
-    /// Returns a function for `map_err` that wraps the operating system's error on a request for
-    /// `what`.
+    /// Returns a function for `map_err` that wraps an error of the operating system on setting up `what`.
     fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |cause| Self::System { what, cause: cause.into() }
     }
 }
 
 impl Launch<'_> {
-    /// Performs the run to its end, whether it succeeds or not, and leaves a trace in the run
-    /// directory.
+    /// Performs the run until it ends, successfully or not, and leaves a trace in the run directory.
     ///
-    /// `observer` sees each record as it is written. When this returns (or unwinds), no process
-    /// of the run is left, except for [`Ended::survivors`].
+    /// `observer` sees each record when the record is written. When this function returns or unwinds, no process of
+    /// the run is left, except for [`Ended::survivors`].
     ///
-    /// Runs of one process take place one after the other: while one lasts, SIGINT, SIGTERM and
-    /// SIGHUP end that run instead of the process (a second one ends the process at once). The
-    /// calling thread must outlive the run: the kernel kills the ranks when the thread that started
-    /// them ends.
+    /// The runs of one process take place one after the other. During a run, the first SIGINT, SIGTERM or SIGHUP ends
+    /// the run and not the process; a second signal ends the process at once. The calling thread must outlive the
+    /// run, because the kernel kills the ranks when the thread that started them ends.
     ///
     /// # Errors
-    /// When the program cannot be started, the pool does not fork a host, or the trace or the logs
-    /// cannot be written.
+    /// Fails if the program cannot be started, the pool does not fork a host, or the trace or the logs cannot be
+    /// written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
         let place = Place::of_all(self.spec.world_size)?;
         self.at(&place, Others::Nobody, observer)
     }
 
-    /// Performs the run as [`Launch::run`] does, together with other agents, as their leader: the trace
-    /// has the ranks of all. `repeat` is its number among several.
+    /// Performs the run as [`Launch::run`] does, as the leader of the other agents in `team`: the trace contains the
+    /// ranks of all agents. `repeat` is the number of this run among several repeats.
     ///
     /// # Errors
-    /// As [`Launch::run`], and when another agent cannot start its ranks.
+    /// Fails like [`Launch::run`], and if another agent cannot start its ranks.
     pub fn lead(
         &self,
         team: &mut Team,
@@ -332,17 +326,17 @@ impl Launch<'_> {
         self.at(&place, Others::Team(team), observer)
     }
 
-    /// Performs this process's part of a run that another agent leads. The trace has the ranks of this
-    /// process alone; `port` is that of the ranks' TCPStore.
+    /// Performs this process's part of a run that another agent leads. The trace contains only the ranks of this
+    /// process; `port` is the port of the ranks' TCPStore.
     ///
     /// # Errors
-    /// As [`Launch::run`].
+    /// Fails like [`Launch::run`].
     pub fn follow(&self, leader: &mut Leader, port: u16) -> Result<Ended, LaunchError> {
         let place = leader.place(port)?;
         self.at(&place, Others::Leader(leader), &mut |_| {})
     }
 
-    /// Performs the part of the run that is at `place`.
+    /// Performs the part of the run that `place` describes.
     fn at(
         &self,
         place: &Place,
@@ -357,44 +351,45 @@ impl Launch<'_> {
     }
 }
 
-/// A run, whatever its ranks are.
+/// The identity of a run, independent of the kind of its ranks.
 #[derive(Clone, Copy, Debug)]
 struct Run<'a> {
-    /// Id of the run.
+    /// The id of the run, which every record carries.
     id: &'a str,
     spec: &'a RunSpec,
-    /// Directory of the run.
+    /// The run directory.
     dir: &'a Path,
 }
 
-/// All inputs of a run of a user's command, whose processes join as its ranks.
+/// All inputs of a run of a user's command, whose processes join the run as its ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Joining<'a> {
-    /// Id of the run, by which processes that are left behind are recognised.
+    /// The id of the run, by which processes that the run leaves are recognised.
     pub run_id: &'a str,
-    /// Specification of the run, as far as it is known at the start; see [`RunSpec::is_settled`].
+    /// The part of the specification that is known at the start; see [`RunSpec::is_settled`].
     pub spec: &'a RunSpec,
-    /// The command.
+    /// The user's command, with its environment and directories.
     pub command: UserCommand<'a>,
-    /// Directory for the trace; created if it does not exist.
+    /// The directory for the trace; created if it does not exist.
     pub run_dir: &'a Path,
 }
 
 impl Joining<'_> {
-    /// Runs the command to its end, as [`Launch::run`] does with ranks that it starts itself, and leaves a
-    /// trace in the run directory.
+    /// Runs the command until it ends, as [`Launch::run`] does with ranks that zprobe starts, and leaves a trace in
+    /// the run directory.
     ///
     /// # Errors
-    /// When the command does not start, or the trace cannot be written.
+    /// Fails if the command does not start, or the trace cannot be written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
         self.at(None, Others::Nobody, observer)
     }
 
-    /// Runs the command as [`Joining::run`] does, together with those of other agents, as their leader: the
-    /// trace has the ranks of all.
+    /// Runs the command as [`Joining::run`] does, as the leader of the agents in `team`: the trace contains the ranks
+    /// of all commands.
     ///
     /// # Errors
-    /// As [`Joining::run`], and when another agent cannot start its command, or commands train apart.
+    /// Fails like [`Joining::run`], and if another agent cannot start its command, or if two commands train
+    /// separately.
     pub fn lead(
         &self,
         team: &mut Team,
@@ -404,16 +399,16 @@ impl Joining<'_> {
         self.at(Some(0), Others::Team(team), observer)
     }
 
-    /// Runs the command as this process's part of a run that another agent leads. The trace has the ranks
-    /// of this command alone.
+    /// Runs the command as this process's part of a run that another agent leads. The trace contains only the ranks
+    /// of this command.
     ///
     /// # Errors
-    /// As [`Joining::run`].
+    /// Fails like [`Joining::run`].
     pub fn follow(&self, leader: &mut Leader) -> Result<Ended, LaunchError> {
         self.at(Some(leader.own_index()), Others::Leader(leader), &mut |_| {})
     }
 
-    /// Runs the command of the agent with this number, if there are several.
+    /// Runs the command; `agent` is the number of this agent if the run has several.
     fn at(
         &self,
         agent: Option<usize>,

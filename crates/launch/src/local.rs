@@ -1,4 +1,4 @@
-//! The ranks of a run whose processes this process starts, and what becomes of them.
+//! The ranks whose processes this process starts, from the start of the processes to their end.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,18 +21,18 @@ use super::{Hosting, Launch, LaunchError};
 use zprobe_model::trace::contract::LogOf;
 use zprobe_model::trace::{Event, Outcome, Record};
 
-/// Ranks whose processes this process starts.
+/// The ranks whose processes this process starts.
 pub(super) struct Local {
     strays: Strays,
     run_dir: PathBuf,
     hosting: Hosting,
-    /// Hosts: one for each rank, or one for all ranks.
+    /// The host processes: one for each rank, or one for all ranks.
     hosts: Vec<Host>,
     ranks: Range<usize>,
     processes: Vec<Process>,
-    /// Channels of the ranks, in rank order; none once closed.
+    /// The event channels of the ranks, in rank order; `None` for a closed channel.
     channels: Vec<Option<Channel>>,
-    /// Conversation with the host that forks the ranks; none once closed.
+    /// The channel from the host that forks the ranks; `None` once closed, or if each rank is its own host.
     host: Option<Conversation>,
     starvation: Starvation,
 }
@@ -49,7 +49,7 @@ struct Host {
 }
 
 impl Local {
-    /// Starts the ranks of `place`. Nothing is left of them if one does not start.
+    /// Starts the ranks that `place` describes. If one of them does not start, no process and no log is left.
     pub(super) fn start(
         launch: &Launch<'_>,
         run_dir: &Path,
@@ -57,7 +57,7 @@ impl Local {
     ) -> Result<Self, LaunchError> {
         let Started { groups, channels, host } =
             host::start(launch, run_dir, place).inspect_err(|_| {
-                // An obstacle to removing them is one that the error names already.
+                // If a log cannot be removed, the reason is the one that the error names already.
                 for log in place.ranks.clone().map(LogOf::Rank).chain([LogOf::Host]) {
                     let _ = std::fs::remove_file(log.stdout(run_dir));
                     let _ = std::fs::remove_file(log.stderr(run_dir));
@@ -98,7 +98,7 @@ impl Local {
         let state = host.channel.receive();
         while let Some(heard) = host.next_record() {
             match heard {
-                // What a host sees is told as if the launcher had seen it.
+                // The launcher passes on the reports of a host as if the launcher had observed the events itself.
                 Ok(Record { event: Event::RankSpawned { rank, pid, .. }, t_ns, .. }) => {
                     self.spawned(rank, pid, t_ns, sink)?;
                 }
@@ -131,7 +131,8 @@ impl Local {
         sink(News::Spawned { rank, pid, agent: None, t_ns })
     }
 
-    /// Tells of the end of a rank, after all lines that it had still sent. Only the first report counts.
+    /// Reports the end of a rank, after all lines that the rank had still sent. Only the first report for each rank
+    /// counts.
     fn ended(
         &mut self,
         rank: usize,
@@ -149,8 +150,8 @@ impl Local {
         sink(News::Ended { rank, outcome, t_ns })
     }
 
-    /// Ends every process of the run, and returns the ids of those that did not die. Processes that
-    /// ended by themselves and whose end their host did not report are added to `orphans`.
+    /// Ends every process of the run, and returns the ids of the processes that did not die. Processes that had ended
+    /// by themselves, and whose end their host did not report, are added to `orphans`.
     fn kill_all(&mut self, orphans: &mut Vec<(u32, Outcome)>) -> Vec<u32> {
         let mut groups: Vec<_> = self.hosts.iter_mut().map(|host| &mut host.group).collect();
         let mut survivors = group::end(&mut groups, orphans);
@@ -162,7 +163,7 @@ impl Local {
         &self.processes[rank - self.ranks.start]
     }
 
-    /// Id of the process of a rank, or, before that was forked, of its host.
+    /// Returns the id of the process of a rank, or the id of its host before the rank was forked.
     fn process_of(&self, rank: usize) -> Option<u32> {
         let host = self.hosts.get(self.host_of(rank)).map(|host| host.group.pid());
         self.process(rank).pid.or(host)
@@ -173,7 +174,7 @@ impl Local {
         self.hosts.get_mut(host).and_then(|host| host.group.outcome())
     }
 
-    /// Index of the host of a rank.
+    /// Returns the index of the host of a rank.
     fn host_of(&self, rank: usize) -> usize {
         match self.hosting {
             Hosting::OnePerRank => rank - self.ranks.start,
@@ -193,7 +194,7 @@ impl Ranks for Local {
         Ok(())
     }
 
-    /// The channels of the ranks, then that of the host that forks them.
+    /// Returns the channels of the ranks, followed by the channel of the host that forks the ranks.
     fn channels(&self) -> Vec<Option<&Channel>> {
         let host = self.host.as_ref().map(|host| &host.channel);
         self.channels.iter().map(Option::as_ref).chain([host]).collect()
@@ -239,7 +240,7 @@ impl Ranks for Local {
     }
 
     fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
-        // Ranks that were not forked yet share the process that is looked at.
+        // Ranks that are not forked yet share one process, the host, which is checked only once.
         let mut seen = HashMap::new();
         let here = self.ranks.clone();
         awaited
@@ -264,7 +265,8 @@ impl Ranks for Local {
     fn end(&mut self, _: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
         let mut orphans = Vec::new();
         let survivors = self.kill_all(&mut orphans);
-        // The host is heard first: it knows better how ranks ended.
+        // The host is read first, because its reports on the ends of ranks are more exact than the outcomes seen
+        // here.
         for index in (0..=self.channels.len()).rev() {
             self.listen(index, sink)?;
         }
@@ -272,7 +274,7 @@ impl Ranks for Local {
             let orphan = orphans.iter().find(|(pid, _)| Some(*pid) == self.process(rank).pid);
             let outcome = match orphan {
                 Some(&(_, outcome)) => outcome,
-                // A rank whose end was not reported ended with its host.
+                // A rank whose end was not reported ended together with its host.
                 None => self.host_outcome(rank).unwrap_or(Outcome::Reaped),
             };
             self.ended(rank, outcome, now_ns(), sink)?;

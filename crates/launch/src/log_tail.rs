@@ -1,18 +1,18 @@
-//! Reads the end of a log.
+//! Reads the last lines of a log file.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use zprobe_model::run_dir;
 
-/// Largest number of bytes that are read, so that a rank that floods its standard error costs
-/// nothing.
+/// The number of bytes that are read from the end of a log. The limit keeps a rank that floods its standard error
+/// cheap.
 const BYTES: u64 = 4 << 10;
 
-/// Largest number of lines that are kept.
+/// The largest number of lines that are kept from the end of a log.
 const LINES: usize = 20;
 
-/// The last lines of a log; none when it is empty or was never written.
+/// Returns the last lines of a log, or `None` if the log is empty or was never written.
 pub(super) fn log_tail(path: &Path) -> Option<String> {
     let bytes = last_bytes(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);

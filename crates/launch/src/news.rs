@@ -1,4 +1,4 @@
-//! News of the ranks of a run, as the process that started them hears of it.
+//! Reports about the ranks of a run, made by the process that started the ranks.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,46 +6,48 @@ use super::LaunchError;
 use super::channel::TooLong;
 use zprobe_model::trace::{Event, Outcome, Violation};
 
-/// Something that a process heard of the ranks that it started.
+/// A report about a rank or a host, made by the process that started it.
 pub(super) enum News<'a> {
-    /// A line on the event channel of a rank. After one that is too long there is no other.
+    /// A line arrived on the event channel of a rank. After a line that is too long, no other line of the rank
+    /// follows.
     Line { rank: usize, line: Result<&'a [u8], TooLong<'a>> },
-    /// Another agent heard a line that is too long; this is its start.
+    /// Another agent received a line of a rank that is too long; `start` is the start of the line.
     TooLong { rank: usize, start: String },
-    /// A host is about to import something, for all ranks that it is going to fork.
+    /// A host is about to import `what`, for all ranks that the host is going to fork.
     Importing { what: String, t_ns: u64 },
-    /// The process of a rank exists; with the agent whose command has started the process, if there are several.
+    /// The process of a rank exists. `agent` is the agent whose command started the process, if the run has several
+    /// agents.
     Spawned { rank: usize, pid: u32, agent: Option<usize>, t_ns: u64 },
-    /// The process of a rank is gone; there is no other line of it.
+    /// The process of a rank has ended, and no other line of the rank follows.
     Ended { rank: usize, outcome: Outcome, t_ns: u64 },
-    /// The process of a rank is gone, and nobody knows yet how it ended.
+    /// The process of a rank is gone, and its outcome is not known yet.
     Gone { rank: usize },
-    /// A rank is no longer watched; its process goes on.
+    /// A rank is no longer watched; its process continues.
     LetGo { rank: usize },
-    /// Something that was learned of a rank, or of the run: an event of the rank, or of the launcher.
+    /// An event of a rank, or of the launcher if `rank` is `None`, that did not arrive on an event channel.
     Told { rank: Option<usize>, event: Event },
-    /// A host wrote something that is not the protocol; `line` is its start.
+    /// A host wrote a line that violates the protocol; `line` is the start of the line.
     HostViolated { violation: Violation, line: String },
-    /// The last lines on standard error of a rank, or of a host.
+    /// The last lines on the standard error of a rank, or of a host if `rank` is `None`.
     LastWords { rank: Option<usize>, tail: String },
-    /// A rank has written to the ranks of other machines.
+    /// A rank has written a message to the ranks of other machines.
     Letter(Letter),
 }
 
-/// A letter of a rank to all other ranks: a file in the mailbox of its machine.
+/// A message of one rank to all other ranks: a file in the mailbox of the rank's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Letter {
-    /// Name of the file.
+    /// The file name of the message, such as `first-step.3`.
     pub(super) name: String,
     pub(super) text: String,
 }
 
 impl Letter {
-    /// The letter that says that a rank is gone: no other rank is to wait for what it would have written.
+    /// Returns the message that says that a rank is gone, so that no other rank waits for messages of that rank.
     pub(super) fn of_gone(rank: usize) -> Self {
         Self { name: format!("gone.{rank}"), text: String::from("{}") }
     }
 }
 
-/// Receiver of news, in the order in which things happened.
+/// The receiver of reports about ranks, in the order of the events.
 pub(super) type Sink<'a> = dyn FnMut(News<'_>) -> Result<(), LaunchError> + 'a;

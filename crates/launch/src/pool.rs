@@ -1,7 +1,7 @@
-//! A process that has loaded its engine once and stays, to fork a host for each of many runs.
+//! A process that has loaded its engine once, stays alive, and forks a host for each of many runs.
 //!
-//! The host of a run is forked twice, so that it becomes the launcher's own child: it is watched
-//! and ended like a host that was started cold, and nothing that it does can harm the next one.
+//! The host of a run is forked twice, so that it becomes a child of the launcher. The launcher watches and ends such
+//! a host like a host that was started cold, and the host cannot harm later runs.
 
 use std::cell::RefCell;
 use std::fs::DirBuilder;
@@ -37,59 +37,59 @@ use zprobe_model::trace::handover::{
     LEADING_DESCRIPTORS, MESSAGE_LIMIT, MOST_DESCRIPTORS, WARM, encode,
 };
 
-/// Time within which the host of a run must be forked. It takes an instant, unless the machine is
-/// stuck.
+/// The time within which the host of a run must be forked. A fork takes an instant, unless the machine is stuck.
 const HANDOVER: Duration = Duration::from_secs(60);
 
-/// Length of the longest answer, in bytes: a process id, or [`WARM`].
+/// The length of the longest answer of a pool or a host, in bytes. An answer is a process id or [`WARM`].
 const ANSWER: usize = 64;
 
-/// A program that was started once for many runs.
+/// The process of a program that was started once for many runs.
 ///
-/// The process lives until this value is dropped, and is bound to the thread that started it: when
-/// that thread ends, the kernel ends the process.
+/// The process lives until this value is dropped, and is bound to the thread that started it: when that thread ends,
+/// the kernel ends the process.
 #[derive(Debug)]
 pub struct Pool {
     program: PathBuf,
-    /// Value of [`contract::RUN`] in the environment that the kernel shows of its processes.
+    /// The value of [`contract::RUN`] in the environment of the pool's processes, as the kernel shows it.
     id: String,
-    /// Log of its standard error.
+    /// The path of the log of the pool's standard error.
     stderr: PathBuf,
     process: RefCell<ProcessGroup>,
     socket: OwnedFd,
     stays: PhantomData<*const ()>,
 }
 
-/// Inputs from which a pool forks the host of a run.
+/// The inputs from which a pool forks the host of a run.
 pub(super) struct Handover<'a> {
-    /// The run's part of the environment.
+    /// The environment variables of the run.
     pub(super) variables: &'a Variables,
-    /// The host's output.
+    /// The files for the standard output and the standard error of the host.
     pub(super) streams: Streams,
-    /// The store's socket, the host channel, and the ranks' event channels.
+    /// The descriptors that the host inherits: the socket of the TCPStore, the host channel, and the ranks' event
+    /// channels.
     pub(super) descriptors: Vec<BorrowedFd<'a>>,
-    /// Log of the host's standard error.
+    /// The path of the log of the host's standard error.
     pub(super) stderr: PathBuf,
 }
 
-/// Result of waiting for an answer from a pool.
+/// The result of waiting for an answer from a pool.
 enum Answer {
     Said(Vec<u8>),
-    /// The other end is closed.
+    /// The pool or the host has closed its end.
     Closed,
     Late,
 }
 
 impl Pool {
-    /// Starts `program` and waits until it has loaded its engine, for at most `patience`. Its
-    /// output goes to `pool.stdout.log` and `pool.stderr.log` in `dir`, which is created when it
-    /// does not exist, and holds no such files yet.
+    /// Starts `program` and waits for at most `patience` until the program has loaded its engine. The output of the
+    /// program goes to `pool.stdout.log` and `pool.stderr.log` in `dir`. The directory is created if it does not
+    /// exist, and must not hold these files yet.
     ///
-    /// The program must know how to be a pool (see `docs/protocol.md`). Its hosts fork their ranks,
-    /// whatever its [`Hosting`](super::Hosting) is otherwise.
+    /// The program must be able to run as a pool (see `docs/protocol.md`). Its hosts fork their ranks, whatever its
+    /// [`Hosting`](super::Hosting) is in other runs.
     ///
     /// # Errors
-    /// When the program cannot be started, ends, or is not ready in time.
+    /// Fails if the program cannot be started, ends, or is not ready in time.
     pub fn start(
         program: &RankProgram,
         dir: &Path,
@@ -110,7 +110,8 @@ impl Pool {
                 .map_err(LaunchError::system("a socket to a pool"))?;
         let id = format!("pool-{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let mut variables = for_forking();
-        // The variables of a run come with the run; those of the user would belong to another one.
+        // The variables of a run are sent with the run. Variables of the same names from the user's environment would
+        // describe another run.
         variables.extend(OF_A_RUN.iter().chain(&OF_TORCHRUN).map(|name| (*name, None)));
         variables.push((contract::RUN, Some((&id).into())));
         variables.push((contract::POOL_FD, Some(far_end.as_raw_fd().to_string().into())));
@@ -130,18 +131,18 @@ impl Pool {
         }
     }
 
-    /// Process id of the program.
+    /// Returns the process id of the pool's program.
     pub fn pid(&self) -> u32 {
         self.process.borrow().pid()
     }
 
-    /// Marks of the processes that a run over this pool may leave behind, in addition to those with
-    /// the mark of the run.
+    /// Returns the marks of the stray processes that a run over this pool may leave, in addition to those with the
+    /// mark of the run.
     pub(super) fn strays(&self) -> Strays {
         Strays::of(&self.id).sparing(self.pid())
     }
 
-    /// Forks the host of a run.
+    /// Asks the pool to fork the host of a run, and returns the process group of the host.
     pub(super) fn fork_host(&self, handover: Handover<'_>) -> Result<ProcessGroup, LaunchError> {
         let (answer, far_end) =
             pipe2(OFlag::O_CLOEXEC).map_err(LaunchError::system("a pipe to the host of a run"))?;
@@ -159,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// Sends the message about a run. Returns false if the pool has closed its end of the socket.
+    /// Sends the message about a run to the pool. Returns false if the pool has closed its end of the socket.
     fn send(&self, handover: &Handover<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
         let Streams { stdout, stderr } = &handover.streams;
         let mut fds: Vec<RawFd> = vec![answer.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
@@ -186,9 +187,9 @@ impl Pool {
         }
     }
 
-    /// Waits for an answer, which comes in one piece.
+    /// Waits until `deadline` for an answer, which arrives in one piece.
     fn hear(&self, from: &OwnedFd, deadline: Instant) -> Result<Answer, LaunchError> {
-        let broken = LaunchError::system("the wait for a pool");
+        let broken = LaunchError::system("the wait for the answer of a pool");
         loop {
             let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, timeout(deadline)) {
@@ -206,8 +207,8 @@ impl Pool {
         }
     }
 
-    /// Error for an answer that is missing or wrong: the end of the process, if it has ended,
-    /// otherwise `failure`. A process that has not closed its end is of no use any more, and is
+    /// Returns the error for a missing or wrong answer: the outcome of the pool's process if the process has ended,
+    /// and `failure` otherwise. A process that has not closed its end of the socket is useless from now on, and is
     /// killed first.
     fn failure(&self, answer: &Answer, failure: PoolFailure, host: Option<&Path>) -> LaunchError {
         let mut process = self.process.borrow_mut();

@@ -1,5 +1,4 @@
-//! Writes the trace while the run is going on, without secrets, and shows each record to the
-//! observer.
+//! Writes the trace without secrets while the run is in progress, and shows each record to the observer.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
@@ -15,7 +14,7 @@ use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 use zprobe_redact::{Known, Private, Redactor};
 
-/// The trace of a run, being written.
+/// The trace of a run, which is still being written.
 pub(super) struct Recorder<'a> {
     path: PathBuf,
     file: BufWriter<File>,
@@ -24,12 +23,12 @@ pub(super) struct Recorder<'a> {
     next_seq: u64,
     selection: Selection,
     redactor: Redactor,
-    /// True if the specification holds secrets, which cannot be known from the trace afterwards.
+    /// True if the specification holds secrets. The trace does not contain them, so they cannot be looked up later.
     has_secrets: bool,
 }
 
 impl<'a> Recorder<'a> {
-    /// Starts the trace of run `run` of `spec` in `dir`.
+    /// Creates the trace file of the run `run` in `dir`.
     pub(super) fn create(
         dir: &Path,
         run: &'a str,
@@ -53,7 +52,7 @@ impl<'a> Recorder<'a> {
         })
     }
 
-    /// Records more ranks, up to this number.
+    /// Prepares for ranks with numbers below `ranks`.
     pub(super) fn grow(&mut self, ranks: usize) {
         self.selection.grow(ranks);
     }
@@ -66,8 +65,8 @@ impl<'a> Recorder<'a> {
         })
     }
 
-    /// Records the line of a rank without its secrets, as far as the trace is to hold it; `record`
-    /// is the parsed line.
+    /// Records the line of a rank without its secrets, if the spec selects the line for the trace. `record` is the
+    /// parsed line.
     pub(super) fn relay(&mut self, line: &[u8], mut record: Record) -> Result<(), LaunchError> {
         let before = self.selection.before_failure(&record);
         let written = self.without_secrets(&mut record).and_then(|redacted| {
@@ -82,7 +81,7 @@ impl<'a> Recorder<'a> {
         self.finish(written, &record)
     }
 
-    /// Records an event of a rank that it has not told by itself.
+    /// Records an event of a rank that the rank did not report itself.
     pub(super) fn record_of(
         &mut self,
         rank: usize,
@@ -96,12 +95,12 @@ impl<'a> Recorder<'a> {
         self.relay(&line, record)
     }
 
-    /// Records an event of the launcher, with the present time.
+    /// Records an event of the launcher with the current time.
     pub(super) fn record(&mut self, event: Event) -> Result<(), LaunchError> {
         self.record_at(now_ns(), event)
     }
 
-    /// Records an event that a host saw for the launcher, at the time when it saw it.
+    /// Records an event of the launcher with the time at which it was observed, for example by a host.
     pub(super) fn record_at(&mut self, t_ns: u64, event: Event) -> Result<(), LaunchError> {
         let mut record = Record {
             v: PROTOCOL_VERSION,
@@ -121,7 +120,7 @@ impl<'a> Recorder<'a> {
         self.finish(written, &record)
     }
 
-    /// Takes the secrets out of a record, and returns its new line if there were any.
+    /// Removes the secrets from a record. Returns the new line of the record, or `None` if there were no secrets.
     fn without_secrets(&self, record: &mut Record) -> io::Result<Option<Vec<u8>>> {
         let redacted = self.redactor.record(record)?;
         Ok(redacted.then(|| serde_json::to_vec(record)).transpose()?)
@@ -132,14 +131,13 @@ impl<'a> Recorder<'a> {
         self.file.write_all(line).and_then(|()| self.file.write_all(b"\n"))
     }
 
-    /// Hands all of the trace to the operating system, so that it outlives the launcher.
+    /// Hands all trace data to the operating system, so that the data outlives the launcher.
     pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
         self.file.flush().map_err(|cause| self.error(cause))
     }
 
-    /// Takes the secrets of the specification out of the logs of its run, once no process writes to
-    /// them any more. It cannot be done later: the trace alone does not tell which texts to look
-    /// for.
+    /// Removes the secrets of the specification from the logs of the run, once no process writes to the logs any
+    /// more. This cannot be done later, because the trace does not contain the secret texts.
     pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
         if !self.has_secrets {
             return Ok(());
@@ -178,7 +176,7 @@ impl<'a> Recorder<'a> {
     fn finish(&mut self, written: io::Result<()>, record: &Record) -> Result<(), LaunchError> {
         written.map_err(|cause| self.error(cause))?;
         if record.event == Event::Finished {
-            // Who observes the last rank to finish may read the trace.
+            // The observer of the last rank to finish may read the trace at once.
             self.flush()?;
         }
         (self.observer)(record);
@@ -190,11 +188,11 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// Writes the trace of a run that is over, in `dir`, from its events in their order: each with its
-/// sender, none for the launcher, and its time.
+/// Writes the trace of a completed run into `dir`. Each event comes with its rank, which is `None` for the launcher,
+/// and its time in nanoseconds.
 ///
 /// # Errors
-/// When the trace cannot be written.
+/// Fails if the trace cannot be written.
 pub fn record_all(
     dir: &Path,
     run: &str,
@@ -226,7 +224,7 @@ pub fn record_all(
     recorder.flush()
 }
 
-/// Nanoseconds since the Unix epoch.
+/// Returns the current time in nanoseconds since the Unix epoch.
 pub fn now_ns() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)

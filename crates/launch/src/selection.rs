@@ -1,24 +1,24 @@
-//! Selection of the ranks' records that the trace holds, and of those whose content it holds.
+//! Selects the records of ranks that the trace stores, and the records that it stores with their content.
 //!
-//! Ranks report all that they do, so that the launcher knows at any time where they are. Records
-//! that the [`Recording`](zprobe_model::spec::Recording) of the spec leaves out are not written, except
-//! for the last ones of a rank that ends there.
+//! Ranks report everything that they do, so that the launcher always knows where they are. Records that the
+//! [`Recording`](zprobe_model::spec::Recording) of the spec leaves out are not written, except for the last records of a
+//! rank that ends in the part that is left out.
 
 use zprobe_model::spec::{Point, RunSpec};
 use zprobe_model::trace::{Contents, Event, LayoutName, Record};
 
-/// Decision about a line of a rank.
+/// The decision about a line of a rank.
 pub(super) enum Choice {
-    /// The line is written as it is.
+    /// The line is written unchanged.
     Whole,
-    /// This line is written in its place: the content of the buffer, or the list of digests, is already in the
-    /// trace, or the trace has no room for it.
+    /// This shorter line is written instead: the trace already has the content of the buffer or the list of digests,
+    /// or has no room for it.
     WithoutContent(Vec<u8>),
     /// No line is written.
     LeftOut,
 }
 
-/// State of the selection: the contents that were written so far, and the lines that were left out.
+/// The state of the selection: the contents that were written so far, and the last lines that were left out.
 pub(super) struct Selection {
     spec: RunSpec,
     bytes: u64,
@@ -26,35 +26,35 @@ pub(super) struct Selection {
     ranks: Vec<Rank>,
 }
 
-/// Position of a rank in the run, and the last of its lines that were left out.
+/// The position of a rank in the run, and its last lines that were left out.
 #[derive(Clone, Default)]
 struct Rank {
     step: Option<usize>,
     microbatch: Option<usize>,
-    /// Lines that were left out since the last written line: the last phase that the rank entered
-    /// (`phase`), and the last line after it (`last`).
+    /// The lines that were left out since the last written line: the last phase that the rank entered (`phase`), and
+    /// the last line after that phase (`last`).
     phase: Option<Vec<u8>>,
     last: Option<Vec<u8>>,
 }
 
 impl Selection {
-    /// The selection for a run of `spec`, of which nothing was written yet.
+    /// Creates the selection for a run of `spec` whose trace is still empty.
     pub(super) fn new(spec: &RunSpec) -> Self {
         let ranks = vec![Rank::default(); spec.world_size];
         Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
     }
 
-    /// Adds ranks, up to this number.
+    /// Adds ranks until there are `ranks` of them.
     pub(super) fn grow(&mut self, ranks: usize) {
         self.ranks.resize(ranks.max(self.ranks.len()), Rank::default());
     }
 
-    /// Counts bytes that were written.
+    /// Counts bytes that were written to the trace.
     pub(super) fn written(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// Decides about the line of a rank.
+    /// Decides whether, and in which form, the line of a rank is written.
     pub(super) fn choose(&mut self, line: &[u8], record: &Record) -> Choice {
         let Some(rank) = record.rank.and_then(|rank| self.ranks.get_mut(rank)) else {
             return Choice::Whole;
@@ -75,18 +75,19 @@ impl Selection {
         self.shorten(line.len(), record).map_or(Choice::Whole, Choice::WithoutContent)
     }
 
-    /// The line of a record without what the trace has already or has no room for, or none if all of it is to
-    /// be written.
+    /// Returns the line of a record without the parts that the trace already has or has no room for, or `None` if the
+    /// whole line is to be written.
     fn shorten(&mut self, length: usize, record: &Record) -> Option<Vec<u8>> {
         let known = self.contents.shortened(&record.event);
         let event = known.or_else(|| self.without_copy(length, &record.event))?;
         serde_json::to_vec(&Record { event, run: record.run.clone(), ..*record }).ok()
     }
 
-    /// A buffer without its content, where that is a copy of the whole model and the budget is used up.
+    /// Returns a buffer event without its content if the buffer is a copy of the whole model and the size budget is
+    /// used up.
     ///
-    /// Where ranks hold the same copy the trace has it once anyway, and what an optimizer consumes is the
-    /// partition of its rank.
+    /// If several ranks hold the same copy, the trace stores it only once anyway. An optimizer consumes only the
+    /// partition of its rank, and partitions are always kept.
     fn without_copy(&self, length: usize, event: &Event) -> Option<Event> {
         let is_full = self.bytes.saturating_add(length as u64) > self.spec.recording.room();
         match event {
@@ -105,8 +106,8 @@ impl Selection {
         }
     }
 
-    /// Lines that were left out and have to be kept because `event` ends a rank or the run: the
-    /// last lines of the ranks concerned.
+    /// Returns the lines that were left out but must be kept, because `event` ends a rank or the run: the last lines
+    /// of the ranks that `event` concerns.
     pub(super) fn last_words(&mut self, event: &Event) -> Vec<Vec<u8>> {
         let ranks = match event {
             Event::RankExited { rank, .. } => *rank..*rank + 1,
@@ -119,8 +120,8 @@ impl Selection {
         of.flat_map(|rank| [rank.phase.take(), rank.last.take()]).flatten().collect()
     }
 
-    /// Lines that were left out and have to be kept because their rank says in `record` that it cannot go
-    /// on.
+    /// Returns the lines that were left out but must be kept, because their rank reports in `record` that it cannot
+    /// continue.
     pub(super) fn before_failure(&mut self, record: &Record) -> Vec<Vec<u8>> {
         let failed = matches!(record.event, Event::Failed { .. });
         let rank = record.rank.filter(|_| failed).and_then(|rank| self.ranks.get_mut(rank));
@@ -128,18 +129,19 @@ impl Selection {
     }
 }
 
-/// Returns true if the trace leaves out an event of a rank at the position `rank`.
+/// Returns true if the trace leaves out `event` of a rank at the position `rank`.
 fn is_left_out(spec: &RunSpec, rank: &Rank, event: &Event) -> bool {
     match event {
-        // Ranks emit only the buffers that are to be recorded. The digests of buffers that they
-        // exchange are recorded where the buffers are.
+        // Ranks emit only the buffers that are to be recorded. The exchanged digests of these buffers are recorded in
+        // the same steps as the buffers.
         Event::Buffer { .. } => return false,
         Event::DigestsGathered { step, .. } => {
             return !spec.records_point(Point::Parameters, *step, None);
         }
-        // An overflow decides what the weights are from there on.
+        // An overflow determines the weights of all later steps.
         Event::LossScaled { overflow: true, .. } => return false,
-        // A script has few steps, and the first one tells of its loss and its update, too.
+        // A script is watched for only a few steps, and its first step also shows facts about its loss and its
+        // update.
         _ if spec.script().is_some() => return false,
         _ => {}
     }

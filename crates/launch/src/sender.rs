@@ -1,5 +1,4 @@
-//! Checks of the lines on a channel: each must be the next record of the sender to which the
-//! channel belongs.
+//! Checks the lines on a channel: each line must be the next record of the process that owns the channel.
 
 use std::ops::Range;
 
@@ -8,19 +7,19 @@ use serde::de::IgnoredAny;
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::{Event, PROTOCOL_VERSION, Record, Violation};
 
-/// Largest number of characters of an offending line that the trace keeps.
+/// The largest number of characters of an invalid line that the trace stores.
 const EXCERPT: usize = 200;
 
-/// Role of the process that may write to a channel.
+/// The role of the process that may write to a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A rank.
+    /// A rank, with its number.
     Rank(usize),
-    /// A process that forks these ranks and waits for them.
+    /// A host, which forks the ranks of this range and waits for them.
     Host(Range<usize>),
 }
 
-/// The sender on a channel, and the state of its records so far.
+/// The process that writes to a channel, and the state of its records so far.
 pub(super) struct Sender {
     run: String,
     spec: RunSpec,
@@ -30,12 +29,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender that has not sent any record yet.
+    /// Creates the checker of a process that has not written any record yet.
     pub(super) fn new(run: &str, spec: &RunSpec, role: Role) -> Self {
         Self { run: run.to_owned(), spec: spec.clone(), role, next_seq: 0, finished: false }
     }
 
-    /// Number of the rank, if the sender is one.
+    /// Returns the number of the rank, or `None` if the process is a host.
     pub(super) fn rank(&self) -> Option<usize> {
         match self.role {
             Role::Rank(rank) => Some(rank),
@@ -43,12 +42,12 @@ impl Sender {
         }
     }
 
-    /// Number of the sender's next record.
+    /// Returns the sequence number of the next record.
     pub(super) fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// Checks the next line of the sender and returns its record.
+    /// Checks the next line of the process and returns its record.
     pub(super) fn check(&mut self, line: &[u8]) -> Result<Record, Violation> {
         let record = parse(line)?;
         if record.run != self.run || record.rank != self.rank() {
@@ -101,15 +100,15 @@ fn parse(line: &[u8]) -> Result<Record, Violation> {
     match serde_json::from_slice::<Record>(line) {
         Ok(record) if record.v == PROTOCOL_VERSION => Ok(record),
         Ok(_) => Err(Violation::NotARecord),
-        // The first wrong field hides what comes after it, so look again at the whole line.
+        // The parser stops at the first wrong field, so this checks whether the whole line is JSON.
         Err(_) if serde_json::from_slice::<IgnoredAny>(line).is_ok() => Err(Violation::NotARecord),
         Err(_) => Err(Violation::NotJson),
     }
 }
 
-/// The start of an offending line, with invalid UTF-8 replaced.
+/// Returns the start of an invalid line, with invalid UTF-8 replaced.
 pub(super) fn excerpt(line: &[u8]) -> String {
-    // A character has at most four bytes.
+    // A character has at most four bytes in UTF-8.
     let start = &line[..line.len().min(4 * EXCERPT)];
     String::from_utf8_lossy(start).chars().take(EXCERPT).collect()
 }

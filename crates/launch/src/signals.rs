@@ -1,5 +1,5 @@
-//! Signals to the launcher: as descriptors that `poll` can wait for, and set right where the
-//! process that started the launcher has blocked or ignored them.
+//! Signals to the launcher, as descriptors that `poll` can wait for. Signals that the parent process has blocked or
+//! ignored are repaired where the launcher needs them.
 
 use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -16,27 +16,27 @@ use signal_hook::{SigId, flag, low_level};
 
 const STOPPING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
-/// True for a signal with which users stop programs.
+/// True for a signal with which users stop programs: SIGINT, SIGTERM or SIGHUP.
 pub fn is_stopping(signal: i32) -> bool {
     STOPPING.iter().any(|it| *it as i32 == signal)
 }
 
-/// The user's wish to stop, by SIGINT, SIGTERM or SIGHUP. While this exists, the first of these signals does not end
-/// the process, and a second one does, at once. There may be several at a time.
+/// The user's request to stop, by SIGINT, SIGTERM or SIGHUP. While a value of this type exists, the first of these
+/// signals does not end the process, and a second one ends it at once. Several values may exist at the same time.
 pub struct Stop {
     wanted: Arc<AtomicBool>,
     act: Arc<AtomicBool>,
     registered: Vec<SigId>,
 }
 
-/// Number of [`Stop`]s that exist.
+/// The number of [`Stop`] values that exist.
 static STOPS: AtomicUsize = AtomicUsize::new(0);
 
 impl Stop {
-    /// Starts listening.
+    /// Starts to listen for the signals.
     ///
     /// # Errors
-    /// When the operating system refuses it.
+    /// Fails if the operating system refuses a signal handler.
     pub fn listen() -> io::Result<Self> {
         put_signals_right()?;
         let act = act_by_default()?;
@@ -50,14 +50,14 @@ impl Stop {
                 stop.registered.push(flag::register(signal, Arc::clone(flag))?);
             }
         }
-        // A signal that came while there was another one is not forgotten.
+        // If another `Stop` value existed when a signal came, the signal counts for this value, too.
         if !is_first && stop.act.load(Ordering::SeqCst) {
             stop.wanted.store(true, Ordering::SeqCst);
         }
         Ok(stop)
     }
 
-    /// True from the first signal on.
+    /// True once the first signal has arrived.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::SeqCst)
     }
@@ -78,12 +78,12 @@ fn forget(registered: &mut Vec<SigId>) {
     }
 }
 
-/// Guard during whose life SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second
-/// signal has its usual effect at once, and so has a signal after the run.
+/// A guard: while it exists, SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second signal has its
+/// usual effect at once, and so has a signal after the run.
 pub(super) struct Signals {
     interrupted: UnixStream,
-    /// The other end of `interrupted`, kept open. If every stopping signal is ignored nothing else
-    /// holds it, and a closed end would look like an interrupt.
+    /// The other end of `interrupted`, which is kept open. If every stopping signal is ignored, no signal handler
+    /// holds this end, and a closed end would look like an interrupt.
     _on_interrupt: UnixStream,
     child: UnixStream,
     registered: Vec<SigId>,
@@ -91,7 +91,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Starts listening.
+    /// Starts to listen for stopping signals and for the ends of child processes.
     pub(super) fn listen() -> io::Result<Self> {
         let stop = Stop::listen()?;
         let (interrupted, on_interrupt) = UnixStream::pair()?;
@@ -112,18 +112,18 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Descriptor that is readable once the user wants the run to stop.
+    /// Returns a descriptor that becomes readable once the user wants the run to stop.
     pub(super) fn interrupted(&self) -> BorrowedFd<'_> {
         self.interrupted.as_fd()
     }
 
-    /// Descriptor that is readable when a child process may have ended.
+    /// Returns a descriptor that becomes readable when a child process may have ended.
     pub(super) fn child(&self) -> BorrowedFd<'_> {
         self.child.as_fd()
     }
 
-    /// Empties [`Signals::child()`]. To be called before looking at the children, so that none can
-    /// end unnoticed in between.
+    /// Empties the descriptor of [`Signals::child()`]. Must be called before the children are checked, so that no
+    /// child can end unnoticed in between.
     pub(super) fn clear_child(&self) {
         let mut bytes = [0; 64];
         while matches!((&self.child).read(&mut bytes), Ok(n) if n > 0) {}
@@ -136,8 +136,8 @@ impl Drop for Signals {
     }
 }
 
-/// Signals that end a run: SIGINT, SIGTERM and SIGHUP, but for those that were ignored when this
-/// process started, which are to stay so (`nohup`, a job in the background of a script).
+/// Returns the signals that end a run: SIGINT, SIGTERM and SIGHUP. Signals that were ignored when this process
+/// started are left out and stay ignored (`nohup`, or a background job of a script).
 fn stopping_signals() -> &'static [i32] {
     static SIGNALS: OnceLock<Vec<i32>> = OnceLock::new();
     SIGNALS.get_or_init(|| {
@@ -145,48 +145,47 @@ fn stopping_signals() -> &'static [i32] {
     })
 }
 
-/// Makes sure that signals arrive on this thread, whatever it inherited: that the ends of children
-/// are noticed and waited for, that a run can be stopped, and that a file which is too large
-/// (`ulimit -f`) is an error of the write, and not the end of the process.
+/// Makes sure that signals arrive on this thread, whatever it inherited: the ends of children are noticed, a run can
+/// be stopped, and a file that exceeds the size limit (`ulimit -f`) is a write error and does not end the process.
 ///
 /// # Errors
-/// When the operating system refuses it.
+/// Fails if the operating system refuses a change of the signal state.
 pub fn put_signals_right() -> io::Result<()> {
-    // They must be determined before a handler is installed.
+    // The ignored signals must be determined before a handler is installed.
     let _ = stopping_signals();
     let mut needed = SigSet::empty();
     needed.extend(STOPPING);
     needed.add(Signal::SIGCHLD);
     needed.thread_unblock()?;
     if is_ignored(Signal::SIGCHLD) {
-        // SAFETY: no handler is installed, and none is replaced.
+        // SAFETY: no handler is installed, and no handler is replaced.
         unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     }
-    // SAFETY: as above.
+    // SAFETY: as for the call above, no handler is installed or replaced.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;
     Ok(())
 }
 
-/// Gives a child the signal state that programs expect at their start, except for signals that the
-/// user ignores. To be called between fork and exec: it makes system calls, and nothing else.
+/// Gives a child the signal state that programs expect at their start, except for signals that the user ignores. Must
+/// be called between fork and exec, and makes only system calls.
 pub(super) fn start_anew() -> io::Result<()> {
     SigSet::empty().thread_set_mask()?;
-    // SAFETY: no handler is installed, and none is replaced.
+    // SAFETY: no handler is installed, and no handler is replaced.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigDfl) }?;
     Ok(())
 }
 
 fn is_ignored(signal: Signal) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action, sigaction only writes the present one to `action`.
+    // SAFETY: without a new action, sigaction only writes the current action to `action`.
     let asked = unsafe { libc::sigaction(signal as i32, ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: it was written, since the call succeeded.
+    // SAFETY: `action` was written, because the call succeeded.
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Flag that is true while the stopping signals end the process. `signal-hook` never restores the
-/// handler of a signal, so the handler that emulates the default stays installed for good, and
-/// comes first.
+/// Returns the flag that is true while the stopping signals end the process. `signal-hook` never restores the
+/// original handler of a signal, so the handler that emulates the default action stays installed, and runs before all
+/// others.
 fn act_by_default() -> io::Result<Arc<AtomicBool>> {
     static ACT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(act) = ACT.get() {

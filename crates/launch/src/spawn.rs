@@ -1,4 +1,4 @@
-//! Starts a program with its environment, its output and its inherited descriptors, so that it dies
+//! Starts a program with its environment, its output files and its inherited descriptors, so that the program dies
 //! with the launcher.
 
 use std::env;
@@ -22,18 +22,17 @@ use super::{LaunchError, RankProgram};
 use zprobe_model::run_dir;
 use zprobe_model::trace::contract::LogOf;
 
-/// Environment variables with their values. One without a value is not set, even if the launcher
-/// has it.
+/// Environment variables with their values. A variable with the value `None` is unset, even if the launcher has it.
 pub(super) type Variables = Vec<(&'static str, Option<OsString>)>;
 
-/// Files for the output of a process.
+/// The log files for the output of a process.
 pub(super) struct Streams {
     pub(super) stdout: File,
     pub(super) stderr: File,
 }
 
 impl Streams {
-    /// New, empty logs in `dir`.
+    /// Creates new, empty logs in `dir`.
     pub(super) fn create(log: LogOf, dir: &Path) -> Result<Self, LaunchError> {
         let create = |path: &Path| {
             run_dir::create(path)
@@ -43,16 +42,16 @@ impl Streams {
     }
 }
 
-/// Environment variables of a program that loads an engine and then forks, in addition to those of
-/// the run.
+/// Returns the environment variables for a program that loads an engine and then forks, in addition to the variables
+/// of the run.
 pub(super) fn for_forking() -> Variables {
-    // libtorch's start-up allocates tens of megabytes in small pieces. Huge pages spare it most of
-    // its page faults; where the kernel or libc has none, nothing changes.
+    // The start-up of libtorch allocates tens of megabytes in small pieces. Huge pages avoid most of the page faults;
+    // if the kernel or libc does not support them, nothing changes.
     unless_set("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1").into_iter().collect()
 }
 
-/// Starts `program` in a process group of its own. It inherits the standard streams, these
-/// descriptors and no others.
+/// Starts `program` in its own process group. The program inherits the standard streams and the descriptors in
+/// `inherited`, and no others.
 pub(super) fn spawn(
     program: &RankProgram,
     streams: Streams,
@@ -63,7 +62,7 @@ pub(super) fn spawn(
     command.args(&program.args).process_group(0);
     command.stdin(Stdio::null()).stdout(streams.stdout).stderr(streams.stderr);
     command.envs(library_path(&program.library_path));
-    // Ranks share the machine: with a thread per core each, they slow each other down a
+    // All ranks share the machine: if each of them had one thread per core, they would slow each other down a
     // thousandfold.
     let threads = unless_set("OMP_NUM_THREADS", "1");
     // NumPy's OpenBLAS starts its threads on import, and a process with threads cannot be a pool.
@@ -81,8 +80,8 @@ pub(super) fn spawn(
     Ok(ProcessGroup::new(child.id()))
 }
 
-/// The environment variable that lets the dynamic loader search these directories before those of
-/// the user; none if there are no directories.
+/// Returns the environment variable that lets the dynamic loader search these directories before the directories of
+/// the user, or `None` without directories.
 pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)> {
     const NAME: &str = "LD_LIBRARY_PATH";
     if directories.is_empty() {
@@ -101,7 +100,7 @@ pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)>
     Some((NAME, value))
 }
 
-/// The environment variable with this value, or none if the user has set it.
+/// Returns the environment variable with this value, or `None` if the user has set the variable.
 pub(super) fn unless_set(
     name: &'static str,
     value: &str,
@@ -109,14 +108,13 @@ pub(super) fn unless_set(
     env::var_os(name).is_none().then(|| (name, Some(value.into())))
 }
 
-/// Makes the child die with the launcher, start with no signal blocked, and inherit these
-/// descriptors and no others.
+/// Makes the child die with the launcher, start with no signal blocked, and inherit only these descriptors.
 fn prepare_child(command: &mut Command, inherited: Vec<RawFd>) {
     let launcher = getpid();
     let prepare = move || -> io::Result<()> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if getppid() != launcher {
-            // The launcher died before the line above took effect.
+            // The launcher died before the death signal was set.
             return Err(Errno::ESRCH.into());
         }
         signals::start_anew()?;
@@ -127,7 +125,7 @@ fn prepare_child(command: &mut Command, inherited: Vec<RawFd>) {
         }
         Ok(())
     };
-    // SAFETY: runs between fork and exec, where only async-signal-safe functions may be called:
-    // it makes system calls and does not allocate.
+    // SAFETY: the closure runs between fork and exec, where only async-signal-safe functions may be called. It makes
+    // system calls and does not allocate.
     unsafe { command.pre_exec(prepare) };
 }

@@ -1,23 +1,23 @@
-//! The request for Python stacks: a signal to processes that have said that they answer it.
+//! Requests Python stacks by a signal to processes that have said that they answer this signal.
 
 use nix::errno::Errno;
 use nix::libc;
 
 use super::strays::Strays;
 
-/// Signal at which a process writes down the stacks of its threads. Launchers, schedulers and
-/// libraries use those below; this one of the real-time signals is nobody's.
+/// Returns the signal at which a process writes down the stacks of its threads. Launchers, schedulers and libraries
+/// use lower real-time signals; none of them uses this signal.
 pub fn stack_signal() -> i32 {
     libc::SIGRTMIN() + 12
 }
 
-/// Asks the process `pid` for its stacks, if it is one of run `run` on this machine. Returns true if
-/// it was asked.
+/// Asks the process `pid` for its stacks if the process belongs to the run `run` on this machine. Returns true if the
+/// signal was sent.
 pub fn ask_for_stacks(run: &str, pid: u32) -> bool {
     if !Strays::of(run).are(pid) {
         return false;
     }
-    // SAFETY: it sends a signal, and touches no memory. The id was that of a process of the run
-    // right before.
+    // SAFETY: the call sends a signal and touches no memory. The process with this id was checked to belong to the
+    // run right before.
     Errno::result(unsafe { libc::kill(pid.cast_signed(), stack_signal()) }).is_ok()
 }

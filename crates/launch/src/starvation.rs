@@ -4,34 +4,34 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Shortest time that counts as starvation. Less is noise, and not worth another look.
+/// The shortest time that counts as starvation. Shorter times are noise and do not justify another check.
 const NOTICEABLE: Duration = Duration::from_millis(20);
 
-/// Time after which it shows whether a process that wants a core has got one.
+/// The time after which a further check shows whether a process that wants a core has got one.
 const ANOTHER_LOOK: Duration = Duration::from_millis(100);
 
-/// Usage of each process at the last look.
+/// The usage of each process at the last check, by process id.
 #[derive(Debug, Default)]
 pub(super) struct Starvation {
     known: HashMap<u32, Usage>,
 }
 
-/// The kernel's counts for a process since its start.
+/// The kernel's counts for a process since the start of the process.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     at: Instant,
-    /// Time on a core, of all its threads.
+    /// The time that all threads of the process spent on a core.
     ran: Duration,
-    /// Time for which the thread that waited longest has waited for a core. A wait that still lasts
-    /// is not counted.
+    /// The time that the thread with the longest wait has waited for a core. A wait that is still in progress is not
+    /// counted.
     waited: Duration,
-    /// True if a thread has or wants a core now.
+    /// True if a thread of the process runs or is ready to run.
     runnable: bool,
 }
 
 impl Starvation {
-    /// Time for which a process was starved since the last look, or since its start; zero if the
-    /// kernel does not count it, or if it is shorter than [`NOTICEABLE`].
+    /// Returns the time for which a process was starved since the last check, or since its start. The time is zero if
+    /// it is shorter than [`NOTICEABLE`] or if the kernel does not count it.
     pub(super) fn since_last_look(&mut self, pid: u32) -> Duration {
         let Some(now) = usage(pid) else { return Duration::ZERO };
         let starved = starved(self.known.get(&pid).copied(), now);
@@ -43,7 +43,7 @@ impl Starvation {
     }
 }
 
-/// Time for which a process was starved between two looks; without the first, since its start.
+/// Returns the time for which a process was starved between two checks, or since its start if `before` is `None`.
 fn starved(before: Option<Usage>, now: Usage) -> Duration {
     let waited = now.waited.saturating_sub(before.map_or(Duration::ZERO, |it| it.waited));
     let still_waits = match before {
@@ -60,12 +60,13 @@ fn usage(pid: u32) -> Option<Usage> {
         Usage { at: Instant::now(), ran: Duration::ZERO, waited: Duration::ZERO, runnable: false };
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         let read = |name| fs::read_to_string(thread.path().join(name)).ok();
-        // Nanoseconds on a core, and nanoseconds in which it waited for one.
+        // The file `schedstat` holds the nanoseconds that the thread spent on a core, and the nanoseconds that it
+        // waited for a core.
         let Some(counted) = read("schedstat") else { continue };
         let mut counted = counted.split_whitespace().map_while(|it| it.parse().ok());
         usage.ran += Duration::from_nanos(counted.next()?);
         usage.waited = usage.waited.max(Duration::from_nanos(counted.next()?));
-        // The state comes after the name, which is in parentheses.
+        // In `stat`, the state follows the name of the thread, which is in parentheses.
         let state = read("stat").and_then(|it| it.rsplit_once(") ")?.1.chars().next());
         usage.runnable |= state == Some('R');
     }
@@ -84,7 +85,7 @@ mod tests {
     fn time_without_a_core_is_counted_once() {
         let own = std::process::id();
         if !std::path::Path::new("/proc/self/schedstat").exists() {
-            // This kernel does not count.
+            // A kernel without schedstat does not count these times.
             return;
         }
         let mut starvation = Starvation::default();
@@ -92,7 +93,7 @@ mod tests {
         let enough = AtomicBool::new(false);
         let mut seen = Duration::ZERO;
         thread::scope(|scope| {
-            // Threads that want more cores than there are.
+            // The test starts more busy threads than the machine has cores.
             for _ in 0..4 * cores {
                 scope.spawn(|| {
                     while !enough.load(Ordering::Relaxed) {
@@ -110,7 +111,7 @@ mod tests {
             }
             enough.store(true, Ordering::Relaxed);
         });
-        assert!(starvation.known[&own].waited <= seen, "all of it, and a look beside");
+        assert!(starvation.known[&own].waited <= seen, "the whole wait, in addition to one check");
         assert!(seen <= starvation.known[&own].waited + 3 * ANOTHER_LOOK);
     }
 

@@ -1,4 +1,4 @@
-//! Processes that left their group (`setsid`, daemons) and so outlived it.
+//! Stray processes, which left their process group (`setsid`, daemons) and outlived it.
 
 use std::fs;
 use std::thread;
@@ -13,56 +13,55 @@ use super::LaunchError;
 use super::group::{KILL_GRACE, KILL_POLL};
 use zprobe_model::trace::contract;
 
-/// Makes the children that a dying process leaves behind children of the launcher, which can then
-/// wait for them.
+/// Makes the children of a dying process children of the launcher, which can then wait for them.
 pub(super) fn adopt_orphans() -> Result<(), LaunchError> {
     prctl::set_child_subreaper(true)
         .map_err(LaunchError::system("the adoption of orphaned processes"))
 }
 
-/// Criteria for strays among the children of the launcher, which the kernel gives it when their
-/// parent is gone.
+/// The criteria by which strays are found among the children of the launcher. The kernel makes orphaned processes
+/// children of the launcher.
 ///
-/// Strays are recognised by a variable of their environment, which a process has to go out of its
-/// way to lose. The kernel shows the environment that a program was started with: a forked process
-/// has that of the process that forked it.
+/// Strays are recognised by an environment variable, which a process does not lose by accident. The kernel shows the
+/// environment that a program was started with, so a forked process has the environment of the process that forked
+/// it.
 pub(super) struct Strays {
     marks: Vec<String>,
     spared: Option<u32>,
 }
 
 impl Strays {
-    /// Criteria for the strays of run `run`.
+    /// Returns the criteria for the strays of the run `run`.
     pub(super) fn of(run: &str) -> Self {
         Self { marks: vec![mark(run)], spared: None }
     }
 
-    /// Excludes the process `pid`.
+    /// Excludes the process `pid` from the strays.
     pub(super) fn sparing(mut self, pid: u32) -> Self {
         self.spared = Some(pid);
         self
     }
 
-    /// Adds the strays of run `run`.
+    /// Adds the strays of the run `run`.
     pub(super) fn and(mut self, run: &str) -> Self {
         self.marks.push(mark(run));
         self
     }
 
-    /// Kills the strays. Returns the ids of those that did not die.
+    /// Kills the strays. Returns the ids of the strays that did not die.
     pub(super) fn end(&self) -> Vec<u32> {
         let deadline = Instant::now() + KILL_GRACE;
         let mut dying: Vec<u32> = Vec::new();
         loop {
             let mut found = children();
             found.retain(|&pid| !dying.contains(&pid) && self.are(pid));
-            // The children of a stray become the launcher's before it is seen to be dead, so there
-            // is nothing left once a look at them finds nothing.
+            // The children of a stray become children of the launcher before the stray is seen to be dead. So no
+            // stray is left once a search finds none.
             if (found.is_empty() && dying.is_empty()) || Instant::now() > deadline {
                 return dying;
             }
             for &pid in &found {
-                // Nothing else waits for it, so its id was not reused.
+                // Only this code waits for the stray, so its id was not reused.
                 let _ = kill(to_pid(pid), Signal::SIGKILL);
             }
             dying.extend(found);
@@ -75,7 +74,7 @@ impl Strays {
         }
     }
 
-    /// Returns true if the process `pid` is one of the run, by its environment.
+    /// Returns true if the environment of the process `pid` has a mark of the run.
     pub(super) fn are(&self, pid: u32) -> bool {
         if self.spared == Some(pid) {
             return false;
@@ -90,7 +89,7 @@ fn mark(run: &str) -> String {
     format!("{}={run}", contract::RUN)
 }
 
-/// Ids of the children of this process, whichever of its threads started them.
+/// Returns the ids of the children of this process, whichever of its threads started them.
 fn children() -> Vec<u32> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
     let lists =

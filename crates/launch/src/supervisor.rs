@@ -20,31 +20,31 @@ use super::watchdog::{Silence, Verdict, Watchdog};
 use super::{Ended, LaunchError, Run};
 use zprobe_model::trace::{AgentLoss, Event, Record, TRACE_FILE};
 
-/// Longest timeout, a century, to which a longer one is cut so that no point in time is out of
-/// range.
+/// The longest timeout, a century. Longer timeouts are cut to this value, so that every point in time is
+/// representable.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Shortest time after which a silent agent counts as lost.
+/// The shortest time after which a silent agent counts as lost.
 const SHORTEST_SILENCE: Duration = Duration::from_secs(5);
 
-/// Shortest time after which a silent agent of a user's command counts as lost: the agent is busy while it takes stacks,
-/// or asks the command to end.
+/// The shortest time after which a silent agent of a user's command counts as lost. Such an agent is busy while it
+/// takes stacks, or while it asks the command to end.
 const SHORTEST_SILENCE_OF_USERS: Duration = Duration::from_secs(30);
 
-/// Time that other agents have to tell what they know of silent ranks.
+/// The time that other agents have to report their facts about silent ranks.
 const LOOK: Duration = Duration::from_secs(15);
 
 /// The other agents of a run.
 pub(super) enum Others<'a> {
-    /// There are none.
+    /// The run has no other agents.
     Nobody,
-    /// This process leads them.
+    /// This process leads the other agents.
     Team(&'a mut Team),
-    /// One of them leads this process.
+    /// Another agent leads this process.
     Leader(&'a mut Leader),
 }
 
-/// Performs a run, or the part of it whose ranks `start` brings into being, given the run directory; see
+/// Performs a run, or a part of it. `start` creates the ranks of this part, given the run directory; see
 /// [`Launch::run`](super::Launch::run).
 pub(super) fn run<'a>(
     run: Run<'a>,
@@ -63,12 +63,12 @@ pub(super) fn run<'a>(
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
     recorder.start(run.spec)?;
     let ranks = start(&run_dir).inspect_err(|_| {
-        // Nothing ran, so no trace is kept. An obstacle to removing it is one that the error names
+        // No rank ran, so the trace is removed. If the removal fails, the reason is the one that the error names
         // already.
         let _ = std::fs::remove_file(run_dir.join(TRACE_FILE));
     })?;
     let timeout = Duration::from_secs(run.spec.timeout_s).min(FOREVER);
-    // The watchdog starts only now, because a busy machine takes long to start each process.
+    // The watchdog starts only after all ranks, because a busy machine takes long to start each process.
     let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
         .with_graces(ranks.crash_grace(), ranks.linger_grace());
     let books = Books::open(run, recorder, watchdog);
@@ -100,20 +100,20 @@ struct Supervisor<'a, 'b> {
     others: Others<'a>,
     books: Books<'b>,
     timeout_s: u64,
-    /// Time after which a silent agent counts as lost.
+    /// The time after which a silent agent counts as lost.
     silence: Duration,
-    /// True once the user's own processes go on without being judged.
+    /// True once the user's own processes continue without being judged.
     is_given_up: bool,
-    /// Processes on all machines that did not die.
+    /// The ids of processes, on all machines, that did not die.
     survivors: Vec<u32>,
-    /// Reason to end the run; none while it goes on.
+    /// The reason to end the run; `None` while the run continues.
     end: Option<Reason>,
 }
 
-/// Reason to end a run before its processes have ended by themselves.
+/// The reason to end a run before its processes have ended by themselves.
 #[derive(Debug)]
 enum Reason {
-    /// The trace says more.
+    /// A reason whose details are in the trace.
     Recorded(Why),
     /// Another agent could not start its ranks.
     Failed { machine: String, message: String },
@@ -137,7 +137,7 @@ impl Supervisor<'_, '_> {
         ranks.tell_of_started(&mut |news| enter(news, others, books))
     }
 
-    /// Records what happens until the run is over or has to be ended.
+    /// Records events until the run is over or has to be ended.
     fn watch(&mut self, signals: &Signals) -> Result<Why, LaunchError> {
         let mut until = Instant::now();
         while !self.is_over() {
@@ -162,18 +162,19 @@ impl Supervisor<'_, '_> {
                 break;
             }
             if matches!(self.others, Others::Leader(_)) || self.is_left_alone() {
-                // The leader judges, or nobody does.
+                // The leader judges its followers; processes that are left alone are not judged.
                 until = Instant::now() + self.silence;
                 continue;
             }
-            // Judged after listening, so that a launcher that was held up blames no rank for it.
+            // The verdict follows after the channels were read, so that a launcher that was held up does not blame a
+            // rank.
             until = match self.books.watchdog.verdict(Instant::now()) {
                 Verdict::WaitUntil(time) => time,
-                // No rank is blamed for time without a core: the situation is judged once more.
+                // No rank is blamed for time without a core: the watchdog judges once more.
                 Verdict::GraceOver if self.grace_starved() => Instant::now(),
                 Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
                 Verdict::GraceOver if self.ranks.outlive_the_run() => self.give_up(),
-                // Ranks that are heard of no more may be why the others are silent.
+                // The ranks that are no longer watched may be the reason why the other ranks are silent.
                 Verdict::Silent(_)
                     if self.ranks.outlive_the_run() && self.books.are_partly_complete() =>
                 {
@@ -200,25 +201,25 @@ impl Supervisor<'_, '_> {
         self.end.is_some()
     }
 
-    /// True if the run is over but for work of the user's own, which the end of another zprobe does not end.
+    /// True if the run is over except for the user's own work, which continues when another zprobe process ends.
     fn goes_on_alone(&self) -> bool {
         matches!(self.end, Some(Reason::Recorded(Why::Over | Why::Crashed)))
             && self.ranks.outlive_the_run()
             && !self.ranks.is_over()
     }
 
-    /// Looks at what cannot be waited for. Returns the time of the next look.
+    /// Checks the sources that cannot be polled. Returns the time of the next check.
     fn look(&mut self) -> Result<Option<Instant>, LaunchError> {
         let Self { ranks, others, books, .. } = self;
         ranks.look(&mut |news| enter(news, others, books))
     }
 
-    /// True if the ranks have done all that they were watched for, or can be judged no more, and their processes go on.
+    /// True if the processes continue although their ranks have finished, or can no longer be judged.
     fn is_left_alone(&self) -> bool {
         self.is_given_up || self.ranks.outlive_the_run() && self.books.are_complete()
     }
 
-    /// Leaves the user's processes alone. Returns the time of the next look.
+    /// Stops judging the user's processes. Returns the time of the next check.
     fn give_up(&mut self) -> Instant {
         self.is_given_up = true;
         Instant::now()
@@ -239,13 +240,13 @@ impl Supervisor<'_, '_> {
         books.record(Event::TimedOut { silent, timeout_s: *timeout_s, waiting })
     }
 
-    /// Takes the stacks of ranks that are silent.
+    /// Takes the stacks of silent ranks.
     fn look_at_silence(&mut self) -> Result<(), LaunchError> {
         let Self { ranks, others, books, .. } = self;
         ranks.before_silence(&mut |news| enter(news, others, books))
     }
 
-    /// True if all processes have ended. A run that another agent leads is over when that one says so.
+    /// True if all processes have ended. A run that another agent leads is over when the leader says so.
     fn is_over(&self) -> bool {
         match &self.others {
             Others::Nobody => self.ranks.is_over(),
@@ -254,13 +255,13 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Waits for the channels of the ranks, then for the connections to other agents.
+    /// Waits for the channels of the ranks and the connections to other agents, in this order of indices.
     fn wait(&self, signals: &Signals, until: Instant) -> Result<Ready, LaunchError> {
         let is_full = matches!(&self.others, Others::Leader(leader) if leader.is_full());
         let channels = self.ranks.channels().into_iter();
         let channels = channels
             .map(|channel| channel.filter(|_| !is_full).map(|it| (it.as_fd(), PollFlags::POLLIN)));
-        let cannot = LaunchError::system("the wait for the ranks");
+        let cannot = LaunchError::system("the wait for events of the ranks");
         match &self.others {
             Others::Nobody => wait(channels, Some(signals), until),
             Others::Leader(leader) if leader.is_lost() => wait(channels, Some(signals), until),
@@ -272,7 +273,7 @@ impl Supervisor<'_, '_> {
         .map_err(cannot)
     }
 
-    /// Hears the channel or the connection `index` of those that were waited for.
+    /// Reads the channel or the connection with the index `index` among those that were waited for.
     fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
         let channels = self.ranks.channels().len();
         let Some(link) = index.checked_sub(channels) else {
@@ -296,7 +297,7 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Does what the leader says.
+    /// Executes a command of the leader.
     fn obey(&mut self, command: Command) -> Result<(), LaunchError> {
         match command {
             Command::Deliver(letter) => self.ranks.deliver(&letter),
@@ -315,8 +316,8 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Gives signs of life to other agents, and finds those that give none. Returns the time of the next
-    /// sign, if there are other agents.
+    /// Sends heartbeats to other agents, and finds agents that have stopped sending them. Returns the time of the
+    /// next heartbeat, or `None` without other agents.
     fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
         let Self { ranks, others, books, survivors, end, silence, .. } = self;
         match others {
@@ -341,7 +342,7 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Records that the leader is lost. The ranks of other agents are lost with it, once those of this process have
+    /// Records that the leader is lost. The ranks of other agents count as lost once the ranks of this process have
     /// ended.
     fn lose_leader(&mut self, why: AgentLoss) -> Result<(), LaunchError> {
         let Others::Leader(leader) = &mut self.others else { return Ok(()) };
@@ -351,10 +352,10 @@ impl Supervisor<'_, '_> {
         self.books.record(Event::AgentLost { agent: 0, machine, why })
     }
 
-    /// Records that the user has interrupted the run, and tells it to the leader.
+    /// Records that the user has interrupted the run, and reports it to the leader.
     fn interrupted(&mut self) -> Result<(), LaunchError> {
         if self.is_left_alone() {
-            // All that is recorded was there before.
+            // The trace is complete already, so the interrupt is not recorded.
             return Ok(());
         }
         if let Others::Leader(leader) = &mut self.others {
@@ -363,8 +364,8 @@ impl Supervisor<'_, '_> {
         self.books.record(Event::Interrupted)
     }
 
-    /// Returns true if one of the ranks in `silent`, or one that has finished but not ended, had no
-    /// core, so that it gets more time.
+    /// Returns true if a rank in `silent`, or a rank that has finished and not ended, had no core. The rank then gets
+    /// more time.
     fn starved(&mut self, silent: &[usize]) -> bool {
         let mut awaited = self.books.leaving();
         awaited.extend(silent);
@@ -375,15 +376,14 @@ impl Supervisor<'_, '_> {
         starved
     }
 
-    /// Returns true if a process that is left when a grace is over had no core, so that the grace
-    /// gets longer.
+    /// Returns true if a remaining process had no core when a grace period was over. The grace period is then
+    /// extended.
     fn grace_starved(&mut self) -> bool {
         let by = self.ranks.left_starved();
         by.is_some_and(|by| self.books.watchdog.grace_starved(by))
     }
 
-    /// Ends all processes that are left, and records the outcome of each rank. Every rank ends
-    /// exactly once.
+    /// Ends all remaining processes, and records the outcome of each rank exactly once.
     fn end(&mut self, run_dir: &Path, why: Why) -> Result<Ended, LaunchError> {
         let deadline = match &mut self.others {
             Others::Team(team) => Some(team.end(why)),
@@ -395,7 +395,7 @@ impl Supervisor<'_, '_> {
         ranks.tell_last_words(why, &standings, &mut |news| enter(news, others, books))?;
         if let Others::Leader(leader) = &mut self.others {
             leader.tell_done(&own);
-            // Ranks of this process have ended by now.
+            // The ranks of this process have ended by now.
             let foreign = if leader.is_lost() { self.books.running() } else { Vec::new() };
             foreign.into_iter().try_for_each(|rank| self.books.lose(rank))?;
         }
@@ -416,7 +416,7 @@ impl Supervisor<'_, '_> {
         Ok(Ended { survivors: std::mem::take(&mut self.survivors) })
     }
 
-    /// Hears the rest of what all agents have to tell, until `deadline`.
+    /// Receives the remaining messages of all agents, until `deadline`.
     fn take_leave(&mut self, deadline: Instant) -> Result<(), LaunchError> {
         self.hear_all(deadline, Team::is_done)?;
         let Self { others, books, survivors, end, .. } = self;
@@ -424,7 +424,7 @@ impl Supervisor<'_, '_> {
         team.give_up(&mut |heard| note(heard, books, survivors, end))
     }
 
-    /// Hears the other agents that this process leads until `is_enough`, or until `deadline`.
+    /// Receives messages of the agents that this process leads, until `is_enough` returns true or until `deadline`.
     fn hear_all(
         &mut self,
         deadline: Instant,
@@ -436,7 +436,7 @@ impl Supervisor<'_, '_> {
         team.hear_until(is_enough, deadline, *silence, &mut to)
     }
 
-    /// Ends all processes without a record of how they ended.
+    /// Ends all processes without recording how they ended.
     fn abandon(&mut self) {
         let deadline = match &mut self.others {
             Others::Team(team) => Some(team.end(Why::Over)),
@@ -444,13 +444,14 @@ impl Supervisor<'_, '_> {
         };
         self.ranks.kill();
         if let (Some(deadline), Others::Team(team)) = (deadline, &mut self.others) {
-            // A connection that is closed before all was read from it is reset, and the reason for the end lost.
+            // A connection that is closed before everything was read from it is reset, and the reason for the end
+            // would be lost.
             let _ = team.hear_until(Team::is_done, deadline, self.silence, &mut |_| Ok(()));
         }
     }
 }
 
-/// Enters news of a rank into the books, and passes them on to the leader.
+/// Records a report about a rank, and passes it on to the other agents where they need it.
 fn enter(
     news: News<'_>,
     others: &mut Others<'_>,
@@ -464,7 +465,7 @@ fn enter(
     books.enter(news)
 }
 
-/// Takes note of what another agent has said.
+/// Handles a message of another agent.
 fn note(
     heard: Heard<'_>,
     books: &mut Books<'_>,
@@ -495,7 +496,7 @@ fn note(
             let machine = agent.machine.clone();
             books.record(Event::AgentLost { agent: agent.index, machine, why })?;
             if ranks.is_empty() {
-                // No rank is there whose loss would be noticed.
+                // The agent has no ranks yet whose loss the watchdog would notice.
                 end.get_or_insert(Reason::Recorded(Why::Crashed));
             }
             ranks.iter().try_for_each(|rank| books.lose(*rank))

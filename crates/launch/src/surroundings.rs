@@ -1,5 +1,5 @@
-//! Requirements of a run on the machine and on the shell, checked before anything is started: one
-//! that is not met would show in the ranks, as a fault of the engine.
+//! Checks, before anything is started, that the machine and the shell can host a run. Otherwise a missing resource
+//! would look like a fault of the engine.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::LaunchError;
 
-/// Smallest stack that ranks are started with. Python and libtorch need less than this, and every
-/// shell gives more.
+/// The smallest stack limit, in bytes, with which ranks are started. Python and libtorch need less than this, and
+/// every shell sets a higher limit by default.
 const STACK: u64 = 1 << 20;
 
-/// Checks all requirements.
+/// Checks all requirements of a run.
 pub(super) fn check() -> Result<(), LaunchError> {
     check_stack()?;
     check_loopback()
@@ -29,14 +29,13 @@ fn check_stack() -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Tries the loopback interface, over which ranks meet.
+/// Tries a connection over the loopback interface, which ranks use to connect to each other.
 fn check_loopback() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     TcpStream::connect(listener.local_addr()?).map(drop)
 }
 
-/// Advice about an error of the operating system; `otherwise` if it is none of the limits that are
-/// known here.
+/// Returns advice about an error of the operating system, or `otherwise` if the error is not about a known limit.
 pub(super) fn advice(cause: &io::Error, otherwise: &'static str) -> &'static str {
     match cause.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
@@ -57,7 +56,7 @@ pub(super) fn advice(cause: &io::Error, otherwise: &'static str) -> &'static str
         }
         Some(Errno::ENFILE) => "too many files are open on this machine: start fewer ranks",
         Some(Errno::EAGAIN) => {
-            "there are as many processes as this user or container may have: see `ulimit -u`, or \
+            "this user or container has reached its limit of processes: see `ulimit -u`, or \
              start fewer ranks"
         }
         Some(Errno::ENOMEM) => "there is no memory left: start fewer ranks",

@@ -1,4 +1,4 @@
-//! The one place where the launcher sleeps.
+//! The only place where the launcher sleeps.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,19 +9,19 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::signals::Signals;
 
-/// Events that woke the launcher up; none if the time was over.
+/// The events that woke the launcher up. All fields are empty if the time was over.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     /// True if the user wants the run to stop.
     pub(super) interrupted: bool,
-    /// True if a host may have ended.
+    /// True if a child process may have ended.
     pub(super) child: bool,
-    /// Indices of descriptors on which an event has occurred that they wait for, or that are closed.
+    /// The indices of the descriptors that are closed, or on which one of their events has occurred.
     pub(super) descriptors: Vec<usize>,
 }
 
-/// Sleeps until an event occurs, but not beyond `until`. Each descriptor comes with the events that it
-/// waits for. Without `signals`, neither interrupts nor ends of hosts are looked for.
+/// Sleeps until an event occurs, but not beyond `until`. Each descriptor comes with its events. Without `signals`,
+/// the function does not check for interrupts and for ends of child processes.
 pub(super) fn wait<'a>(
     descriptors: impl Iterator<Item = Option<(BorrowedFd<'a>, PollFlags)>>,
     signals: Option<&Signals>,
@@ -58,7 +58,7 @@ pub(super) fn wait<'a>(
     })
 }
 
-/// Time left until `until`, rounded up so that it is over when `poll` says so.
+/// Returns the time left until `until`, rounded up so that `until` has passed when `poll` times out.
 pub(super) fn timeout(until: Instant) -> PollTimeout {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {

@@ -1,65 +1,63 @@
-//! Decides when to stop waiting for ranks: a pure state machine over their events and the times of
-//! these.
+//! Decides when to stop waiting for ranks: a pure state machine over the ranks' events and the times of these events.
 //!
 //! The rules, in the order in which they apply:
 //!
-//! 1. **After a crash** (a rank ended abnormally), the other ranks have [`CRASH_GRACE`] to notice
-//!    and to say so. Silence means nothing in that time: they wait for a peer that is gone.
-//! 2. **Silence**: a rank that has neither finished nor ended is late once the timeout has passed
-//!    without an event from it. One that waits for another in a [meeting](zprobe_model::trace::Meeting) is
-//!    not late, however long it waits; its time starts when all ranks have come to the meeting. The
-//!    verdict is put off until every rank that does not wait is late, so that each rank that hangs
-//!    has had a timeout of its own, whichever hung first. For ranks that go on sending events it is
-//!    put off by at most [`TALKERS`] timeouts more. A rank that has finished gets [`LINGER_GRACE`]
-//!    to end before the verdict.
-//! 3. **Deadlock**: where every rank waits for another (in meetings of different kinds), all are
-//!    late once the timeout has passed since the last of them came.
-//! 4. **Nobody**: where ranks join, and none has joined, the timeout counts from the start.
-//! 5. **Lingering**: when no rank is left to wait for, processes have [`LINGER_GRACE`] to end.
+//! 1. **After a crash** (a rank ended abnormally), the other ranks have a grace period of [`CRASH_GRACE`] to notice
+//!   the crash and to report it. Silence has no meaning in that time, because the ranks wait for a peer that is gone.
+//! 2. **Silence**: a rank that has neither finished nor ended is late once the timeout has passed without an event
+//!   from it. A rank that waits for another rank in a [meeting](zprobe_model::trace::Meeting) is not late, however long it
+//!   waits; its time starts when all ranks have come to the meeting. The verdict is put off until every rank that
+//!   does not wait is late. So each rank that hangs has had its own timeout, whichever rank hung first. Ranks that
+//!   continue to send events put the verdict off by at most [`TALKERS`] further timeouts. A rank that has finished
+//!   gets [`LINGER_GRACE`] to end before the verdict.
+//! 3. **Deadlock**: if every rank waits for another rank (in meetings of different kinds), all ranks are late once
+//!   the timeout has passed since the last rank came to its meeting.
+//! 4. **No rank**: if ranks join a run and none has joined, the timeout counts from the start of the run.
+//! 5. **Lingering**: once no rank is left to wait for, the processes have [`LINGER_GRACE`] to end.
 //!
-//! Time in which a process was ready to run and had no core does not count ([`Watchdog::starved`]),
-//! up to [`STARVED`] times its timeout or grace.
+//! Time in which a process was ready to run and had no core does not count ([`Watchdog::starved`]), up to [`STARVED`]
+//! times the timeout or grace period.
 
 use std::time::{Duration, Instant};
 
 use zprobe_model::trace::{Event, Meetings, Reached, Waiting};
 
-/// Time that the other ranks have after one ended abnormally; less if the timeout is less.
+/// The grace period of the other ranks after one rank has ended abnormally; cut to the timeout.
 pub(super) const CRASH_GRACE: Duration = Duration::from_secs(3);
 
-/// Time that processes may take to end once every rank has finished or ended.
+/// The time that processes may take to end once every rank has finished or ended.
 pub(super) const LINGER_GRACE: Duration = Duration::from_secs(5);
 
-/// Number of timeouts for which the verdict, once a rank is late, still waits for ranks that go on
-/// sending events.
+/// The number of further timeouts for which the verdict, once a rank is late, is put off for ranks that continue to
+/// send events.
 const TALKERS: u32 = 4;
 
-/// Number of times by which a timeout or a grace may grow for processes that had no core.
+/// The factor by which a timeout or a grace period may grow at most for processes that had no core.
 const STARVED: u32 = 20;
 
-/// State of each rank, with the times at which it changed.
+/// The state of each rank, with the times at which the states changed.
 pub(super) struct Watchdog {
     timeout: Duration,
-    /// None where others are left to themselves after a crash.
+    /// The grace period of the other ranks after a crash; `None` if they may continue without a limit.
     crash_grace: Option<Duration>,
     linger_grace: Duration,
     started: Instant,
     ranks: Vec<Rank>,
     meetings: Meetings,
-    /// Meetings that all ranks had come to at the last look.
+    /// For each line of meetings, the last meeting that all ranks had come to at the last check.
     by_all: Reached,
-    /// Time of the last change of `by_all`, for each line of meetings.
+    /// The time of the last change of `by_all`, for each line of meetings.
     since: [Instant; 2],
     crashed: Option<Instant>,
-    /// Extension of the grace after a crash, or of the one for ending.
+    /// The extension of the grace period after a crash, or of the grace period for ending.
     grace_starved: Duration,
 }
 
 struct Rank {
     state: State,
-    /// Time of the last sign of life.
+    /// The time of the last event or state change of the rank.
     last: Instant,
-    /// Time without a core since the last sign of life.
+    /// The time without a core since `last`.
     starved: Duration,
 }
 
@@ -76,23 +74,23 @@ enum State {
     Ended,
 }
 
-/// Decision of the watchdog.
+/// The decision of the watchdog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Do nothing before this time, unless an event comes.
+    /// Nothing is to be done before this time, unless an event arrives.
     WaitUntil(Instant),
-    /// End the run: ranks are silent.
+    /// The run is to be ended, because ranks are silent.
     Silent(Silence),
-    /// End the run: a grace is over.
+    /// The run is to be ended, because a grace period is over.
     GraceOver,
 }
 
-/// Ranks that are silent, and ranks that wait for others.
+/// The ranks that are silent, and the ranks that wait for others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Silence {
-    /// Ranks that hang; in a deadlock, all.
+    /// The ranks that hang. In a deadlock, these are all ranks.
     pub(super) silent: Vec<usize>,
-    /// Ranks that wait for others.
+    /// The ranks that wait for others, with their meetings.
     pub(super) waiting: Vec<Waiting>,
 }
 
@@ -100,12 +98,12 @@ pub(super) struct Silence {
 struct Running {
     rank: usize,
     waits: Option<Waiting>,
-    /// Time at which the rank is late, if it does not wait for another.
+    /// The time at which the rank is late, if it does not wait for another rank.
     due: Instant,
 }
 
 impl Watchdog {
-    /// Watches `ranks` ranks that are being started `now`.
+    /// Watches `ranks` ranks, which are being started at the time `now`.
     pub(super) fn new(ranks: usize, timeout: Duration, now: Instant) -> Self {
         Self {
             timeout,
@@ -121,13 +119,13 @@ impl Watchdog {
         }
     }
 
-    /// Gives the other ranks this long after one has ended abnormally, less if the timeout is less; and processes that
-    /// are done this long to end.
+    /// Sets the two grace periods: `crash` for the other ranks after one has ended abnormally, cut to the timeout,
+    /// and `linger` for processes to end after their work is done.
     pub(super) fn with_graces(self, crash: Option<Duration>, linger: Duration) -> Self {
         Self { crash_grace: crash.map(|it| it.min(self.timeout)), linger_grace: linger, ..self }
     }
 
-    /// Watches as many ranks, at least, from `now` on.
+    /// Watches at least `ranks` ranks; the time of added ranks starts at `now`.
     pub(super) fn grow(&mut self, ranks: usize, now: Instant) {
         while self.ranks.len() < ranks {
             self.ranks.push(Rank::new(now));
@@ -140,7 +138,7 @@ impl Watchdog {
         self.crashed.is_some()
     }
 
-    /// Takes note that the process of a rank exists: its time starts.
+    /// Notes that the process of a rank exists. The rank's time starts.
     pub(super) fn spawned(&mut self, rank: usize, now: Instant) {
         let state = self.ranks[rank].state;
         if state == State::Running {
@@ -148,15 +146,15 @@ impl Watchdog {
         }
     }
 
-    /// Takes note of an event of a rank.
+    /// Notes an event of a rank.
     pub(super) fn heard(&mut self, rank: usize, event: &Event, now: Instant) {
         self.meetings.see(rank, event);
         let state = if *event == Event::Finished { State::Finished } else { State::Running };
         self.enters(rank, state, now);
     }
 
-    /// Takes note that the process of a rank has ended, with or without success. A rank that ends
-    /// without having finished has crashed, even with success.
+    /// Notes that the process of a rank has ended, with or without success. A rank that ends without having finished
+    /// has crashed, even if its process ended with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
         let finished = self.ranks[rank].state == State::Finished;
         self.enters(rank, State::Ended, now);
@@ -172,20 +170,19 @@ impl Watchdog {
         }
     }
 
-    /// Adds to the time for which a rank was ready to run and had no core since its last event.
-    /// Returns true if the rank has more time because of it.
+    /// Adds to the time without a core of a rank since its last event. Returns true if this gives the rank more time.
     pub(super) fn starved(&mut self, rank: usize, by: Duration) -> bool {
         lengthen(&mut self.ranks[rank].starved, by, self.timeout)
     }
 
-    /// Adds to the time for which processes that are awaited after a crash, or at the end, had no
-    /// core. Returns true if the grace is longer because of it.
+    /// Adds to the time without a core of the processes that are awaited after a crash or at the end. Returns true if
+    /// this extends the grace period.
     pub(super) fn grace_starved(&mut self, by: Duration) -> bool {
         let after_crash = self.crash_grace.filter(|_| self.has_crashed());
         lengthen(&mut self.grace_starved, by, after_crash.unwrap_or(self.linger_grace))
     }
 
-    /// Decides what to do at the time `now`.
+    /// Returns the decision at the time `now`.
     pub(super) fn verdict(&mut self, now: Instant) -> Verdict {
         self.look_at_meetings(now);
         let grace = |start: Instant, grace: Duration| {
@@ -206,7 +203,7 @@ impl Watchdog {
             running.iter().filter(awaited).map(|rank| rank.due).min(),
             running.iter().filter(awaited).map(|rank| rank.due).max(),
         ) else {
-            // Every rank waits for another, or no rank is running.
+            // Every rank waits for another rank, or no rank is running.
             let Some(all_late) = running.iter().map(|rank| rank.due).max() else {
                 let settled = self.ranks.iter().map(|rank| rank.last).max().unwrap_or(now);
                 return grace(settled, self.linger_grace);
@@ -222,8 +219,7 @@ impl Watchdog {
         if now < first {
             return Verdict::WaitUntil(first);
         }
-        // A rank that has finished is about to end, and must not be cut off by the end of the
-        // others.
+        // A rank that has finished is about to end, and must not be cut off by the end of the others.
         let leaving = self.ranks.iter().filter(|rank| rank.state == State::Finished);
         let left = leaving.map(|rank| rank.last + rank.starved + self.linger_grace).max();
         let decision = last.min(first + self.timeout * TALKERS).max(left.unwrap_or(first));
@@ -237,7 +233,7 @@ impl Watchdog {
         })
     }
 
-    /// Takes note of the time at which all ranks have come to a meeting.
+    /// Notes the time at which all ranks have come to a meeting.
     fn look_at_meetings(&mut self, now: Instant) {
         let by_all = self.meetings.reached_by_all();
         for (line, since) in self.since.iter_mut().enumerate() {
@@ -253,8 +249,8 @@ impl Watchdog {
         running
             .map(|(rank, it)| {
                 let meeting = self.meetings.waits(rank, &self.by_all);
-                // In a meeting to which all ranks have come, a rank can go on only since the last
-                // one came.
+                // If all ranks have come to the meeting, a rank can continue only from the time at which the last of
+                // them came.
                 let came = self.meetings.line(rank).map(|line| self.since[line]);
                 let free = came.map_or(it.last, |came| came.max(it.last));
                 Running {
@@ -267,8 +263,7 @@ impl Watchdog {
     }
 }
 
-/// Adds `by` to a time without a core, up to [`STARVED`] times `whole`. Returns true if the time
-/// grew.
+/// Adds `by` to a time without a core, up to [`STARVED`] times `whole`. Returns true if the time grew.
 fn lengthen(starved: &mut Duration, by: Duration, whole: Duration) -> bool {
     let before = *starved;
     *starved = (before + by).min(whole * STARVED);

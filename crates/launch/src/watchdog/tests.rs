@@ -39,8 +39,8 @@ fn silent(silent: &[usize], waiting: &[Waiting]) -> Verdict {
     Verdict::Silent(Silence { silent: silent.to_vec(), waiting: waiting.to_vec() })
 }
 
-/// Feeds the watchdog these events, each with its second and its rank, looks whenever the watchdog
-/// wants to, and returns the verdict with its second.
+/// Feeds the watchdog these events, each with its second and its rank, and asks for a verdict whenever the watchdog
+/// wants to. Returns the final verdict with its second.
 fn verdict_on(ranks: usize, mut events: Vec<(f64, usize, Event)>) -> (Verdict, f64) {
     events.sort_by(|one, other| one.0.total_cmp(&other.0));
     let start = Instant::now();
@@ -50,7 +50,7 @@ fn verdict_on(ranks: usize, mut events: Vec<(f64, usize, Event)>) -> (Verdict, f
     loop {
         match dog.verdict(now) {
             Verdict::WaitUntil(until) => {
-                assert!(until > now, "it wants to look again at once");
+                assert!(until > now, "the watchdog wants to judge again at once");
                 let next = events.peek().map(|(at, ..)| start + seconds(*at));
                 match next.filter(|next| *next < until) {
                     Some(next) => {
@@ -196,7 +196,7 @@ fn the_lingering_clock_starts_when_the_last_rank_has_finished() {
     assert_eq!(dog.verdict(over), Verdict::GraceOver);
 }
 
-/// Fate of a rank, with its second.
+/// The fate of a rank, with the second at which it occurs.
 #[derive(Clone, Debug)]
 enum Fate {
     Hangs(f64),
@@ -205,7 +205,7 @@ enum Fate {
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
-    // Up to three timeouts apart, which is less than what the verdict waits for talkers.
+    // The fates are up to three timeouts apart, which is less than the time for which the verdict waits for talkers.
     let at = 0.0..30.0;
     prop_oneof![
         at.clone().prop_map(Fate::Hangs),
@@ -215,7 +215,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 proptest! {
-    /// Every rank works, and reports it, until its fate comes.
+    /// Every rank works, and reports it, until its fate occurs.
     #[test]
     fn all_that_hang_are_named_and_nobody_else_in_whatever_order(
         fates in prop::collection::vec(fate(), 1..9),
@@ -247,12 +247,12 @@ proptest! {
         if hung.is_empty() && waiting.is_empty() {
             prop_assert_eq!(verdict, Verdict::GraceOver);
         } else if hung.is_empty() {
-            // No rank has kept them waiting, or the one that did has finished.
+            // No rank has kept the others waiting, or the rank that did has finished.
             prop_assert_eq!(verdict, silent(&waiting, &[]));
         } else {
             let waiting: Vec<_> = waiting.iter().map(|&rank| in_collective(rank, 7)).collect();
             prop_assert_eq!(verdict, silent(&hung, &waiting));
-            // A timeout after the last of all was heard, and no later.
+            // The verdict comes one timeout after the last event of all ranks, and no later.
             prop_assert!(at <= last + TIMEOUT.as_secs_f64() + 1e-6, "{} after {}", at, last);
         }
     }
