@@ -1,6 +1,6 @@
 //! Chooses the recorded part of a buffer: the whole buffer of a small model, samples of a large model.
 //!
-//! The choice is that of the Python ranks (`src/adapters/zprobe_rank/sampler.py`). Samples are windows of one code
+//! The choice is that of the Python ranks (`crates/launch/src/adapters/zprobe_rank/sampler.py`). Samples are windows of one code
 //! length, because the diagnosis can decode each window by itself: the first and the last window of every piece of a
 //! parameter, where engines have bugs, and some at pseudo-random places. The same elements are recorded at every point
 //! and by every rank that holds the piece.

@@ -1,4 +1,4 @@
-//! zprobe's own engine; its program is `src/bin/zprobe-rank`.
+//! zprobe's own engine; its program is `crates/rank/src`.
 
 mod axes;
 
