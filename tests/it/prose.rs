@@ -23,7 +23,7 @@ const STUMBLES: &[(&str, &str)] = &[
 ];
 
 /// Folders whose Rust sources are read.
-const FOLDERS: &[&str] = &["src", "xtask/src", "tests", "examples"];
+const FOLDERS: &[&str] = &["crates", "src", "xtask/src", "tests", "examples"];
 
 /// Pages that are made by commands, or quote others word for word.
 const QUOTED: &[&str] =
@@ -99,7 +99,7 @@ fn no_text_has_a_word_that_a_reader_stumbles_over() {
             }
         }
     };
-    for (name, text) in sources().into_iter().chain(files("src/**/*.py")) {
+    for (name, text) in sources().into_iter().chain(files("crates/**/*.py")) {
         if name != "tests/it/prose.rs" {
             for (number, line) in text.lines().enumerate() {
                 texts(line).into_iter().for_each(|text| read(&name, number, text));
