@@ -64,6 +64,10 @@ pub enum Task {
         #[arg(long)]
         full: bool,
 
+        /// Only the formatting, the unit tests and the tests of `tests/it`, which need no real engine
+        #[arg(long, conflicts_with_all = ["full", "launchers"])]
+        quick: bool,
+
         /// Only the tests under torchrun, Slurm and Open MPI, and what they need
         #[arg(long)]
         launchers: bool,
@@ -131,8 +135,9 @@ impl Task {
             Self::Run { args } => tasks::run(&args),
             Self::Build => tasks::build(),
             Self::Dist => tasks::dist(),
-            Self::Test { full, launchers: false } => tasks::test(full),
-            Self::Test { full, launchers: true } => tasks::test_launchers(full),
+            Self::Test { quick: true, .. } => tasks::test_quickly(),
+            Self::Test { full, launchers: false, .. } => tasks::test(full),
+            Self::Test { full, launchers: true, .. } => tasks::test_launchers(full),
             Self::Bench(options) => tasks::bench(&options),
             Self::Lattice(options) => tasks::lattice(&options),
             Self::Accuracy(options) => tasks::accuracy(&options),

@@ -24,4 +24,4 @@ pub use planted::planted;
 pub use provision::provision;
 pub use record_traces::record_traces;
 pub use run::run;
-pub use test::{launchers as test_launchers, test};
+pub use test::{launchers as test_launchers, quick as test_quickly, test};

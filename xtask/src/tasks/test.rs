@@ -125,6 +125,20 @@ pub fn test(full: bool) -> Result<()> {
     Ok(())
 }
 
+/// Runs the tests that need no real engine: what a change of one file is tried with.
+pub fn quick() -> Result<()> {
+    let runner = Runner { nextest: cargo::has_nextest(), full: false };
+    let mut steps = Steps::new(2);
+    steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
+    let libtorch = Libtorch::locate(&Host::from_env())?;
+    steps.step(&format!("unit tests and tests/it, with {}", runner.name()), || {
+        let tests = runner.tests(&format!("{EVERYTHING} --lib --bins --test it"))?;
+        cargo::run(libtorch.apply(tests))
+    })?;
+    steps.finish();
+    Ok(())
+}
+
 /// Makes all that the tests under launchers need, and runs them.
 pub fn launchers(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
