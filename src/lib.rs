@@ -1,35 +1,34 @@
-//! zprobe answers one question about sharded data-parallel training: did every (rank, microbatch)
-//! gradient reach the optimizer exactly once, with the right weight, in the right place, on every
-//! rank?
+//! zprobe answers one question about sharded data-parallel training: did every (rank, microbatch) gradient reach the
+//! optimizer exactly once, with the right weight, in the right place, on every rank?
 //!
-//! The journey of the data, one module each:
+//! The journey of the data, with one module for each station:
 //!
-//! 1. [`spec`]: the command line and a user's files become one validated [`spec::RunSpec`]; its
-//!    [`spec::Plan`] says where every gradient should go.
-//! 2. [`engines`]: a room for each engine under test, with everything that is known of it.
-//! 3. [`launch`]: one process per rank, watched; their events become a [`trace::Trace`].
-//! 4. `zprobe-rank` (a binary of its own, the only code that links libtorch): runs the engine and
-//!    emits [`trace::Event`]s.
-//!    [`native`] says how it is started, with a libtorch for CUDA too.
-//!    Ranks of real engines are Python, started by [`adapters`].
-//! 5. [`trace`]: what happened, as it was written down; [`redact`] keeps secrets out of it.
+//! 1. [`spec`]: turns the command line and a user's files into one validated [`spec::RunSpec`], whose [`spec::Plan`]
+//!    says where every gradient should go.
+//! 2. [`engines`]: has a room for each engine under test, with all facts about the engine.
+//! 3. [`launch`]: starts and watches one process per rank, and writes their events to a [`trace::Trace`].
+//! 4. `zprobe-rank` (a separate binary, the only code that links libtorch): runs the engine and emits
+//!    [`trace::Event`]s. [`native`] defines how the binary is started, also with a libtorch for CUDA. The ranks of
+//!    real engines are Python processes, started by [`adapters`].
+//! 5. [`trace`]: the recorded events of a run; [`redact`] keeps secrets out of the record.
 //! 6. [`diagnose`]: pure functions from a trace to [`report::Finding`]s.
-//! 7. [`report`]: built once, rendered many ways.
+//! 7. [`report`]: the report, which is built once and rendered in many formats.
 //!
-//! [`exec`] is another way to a trace: from the command of a user's own training script.
+//! [`exec`] produces a trace in another way: from the command of a user's own training script.
 //!
-//! Above the journey: [`lab`] makes experiments of many runs, over one queue.
+//! Above the journey, [`lab`] makes experiments of many runs over one queue.
 //!
-//! Beside it, around real releases of engines: [`environment`] makes Python environments with pinned
-//! packages, [`zoo`] holds known bugs and what to expect of them, [`lattice`] the configurations that are worth
+//! Several modules are about real releases of engines: [`environment`] makes Python environments with pinned
+//! packages, [`zoo`] holds known bugs and their expected findings, [`lattice`] the configurations that are worth
 //! trying, [`doctor`] says what a machine and a Python can run, and [`attachment`] makes a bug report of a run.
 //!
 //! [`job`] says whether a launcher started this process as one of several.
 //!
-//! Throughout: [`visible`] makes text of strangers safe to be looked at, [`console`] shows it, [`run_dir`] makes
-//! and reads the files of a run, and [`document`] reads the files that people write.
+//! All modules may use [`visible`], which makes untrusted text safe to display, [`console`], which shows it,
+//! [`run_dir`], which creates and reads the files of a run, and [`document`], which reads the files that people
+//! write.
 //!
-//! Dependencies point one way along the journey; `tests/it/journey.rs` checks it.
+//! Dependencies point one way along the journey; `tests/it/journey.rs` checks this.
 
 pub mod adapters;
 pub mod answer;
