@@ -1,4 +1,4 @@
-//! The `zprobe` command: arguments → journey → exit code.
+//! The `zprobe` command: from arguments over the journey of the data to the exit code.
 
 mod cli;
 

@@ -1,4 +1,4 @@
-//! Answers of other programs, for which nobody waits for ever.
+//! Outputs of other programs, with a time limit, so that zprobe never waits for ever.
 
 use std::io::{self, Read};
 use std::process::{Command, Output, Stdio};
@@ -6,14 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a program that has not ended.
+/// The time between two checks whether a program has ended.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// All output of a program, which is ended at the time limit; none if it was. A program that is stopped, as by
-/// Ctrl-Z, has not ended.
+/// Returns the whole output of a program, or `None` if the program was ended at the time limit. A program that is
+/// stopped, for example by Ctrl-Z, has not ended.
 ///
 /// # Errors
-/// When the program cannot be started.
+/// Fails if the program cannot be started.
 pub fn output_within(command: &mut Command, limit: Duration) -> io::Result<Option<Output>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
@@ -30,7 +30,7 @@ pub fn output_within(command: &mut Command, limit: Duration) -> io::Result<Optio
         }
         thread::sleep(PAUSE);
     };
-    // A program that it has left behind may still hold the other end.
+    // A child that the program has left running may still hold the other end of a pipe.
     let rest = end.saturating_duration_since(Instant::now());
     let text =
         |pipe: Option<Receiver<Vec<u8>>>| pipe.map_or(Ok(Vec::new()), |it| it.recv_timeout(rest));
@@ -41,7 +41,7 @@ pub fn output_within(command: &mut Command, limit: Duration) -> io::Result<Optio
     }
 }
 
-/// Everything that comes through a pipe, once it is closed.
+/// Returns a receiver for all bytes of a pipe, which arrive once the pipe is closed.
 fn all_of(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (give, take) = channel();
     thread::spawn(move || {

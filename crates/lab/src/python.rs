@@ -1,14 +1,13 @@
-//! Commands of Python interpreters, whose answers the working directory cannot change.
+//! Commands of Python interpreters, whose results do not depend on the working directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The command of an interpreter, which starts in a directory where nobody but the administrator
-/// can put a file. With `-c` and `-m` Python looks for modules in its working directory first: a
-/// `torch.py` in a directory that somebody else has made would be imported, and run.
+/// Returns the command of an interpreter that starts in a directory where only the administrator can put files. With
+/// `-c` and `-m`, Python first looks for modules in its working directory, and would import and run a `torch.py` that
+/// another user has put there.
 pub fn command(interpreter: &Path) -> Command {
-    // A bare name is looked for on PATH; any other path is relative to the working directory of
-    // zprobe.
+    // A bare name is looked up on PATH; any other path is relative to the working directory of zprobe.
     let is_path = interpreter.components().count() > 1;
     let absolute = is_path.then(|| std::path::absolute(interpreter).ok()).flatten();
     let mut command = Command::new(absolute.as_deref().unwrap_or(interpreter));
@@ -16,13 +15,13 @@ pub fn command(interpreter: &Path) -> Command {
     command
 }
 
-/// The interpreter of the virtual environment that this zprobe is installed in, if it is in one.
+/// Returns the interpreter of the virtual environment in which this zprobe is installed, if there is one.
 pub fn own() -> Option<PathBuf> {
-    // Links are followed: pipx and uv put one on PATH, and the program elsewhere.
+    // `current_exe` follows links: pipx and uv put a link to the program on PATH, and the program elsewhere.
     beside(&std::env::current_exe().ok()?)
 }
 
-/// The interpreter of the virtual environment that a program is installed in, if it is in one.
+/// Returns the interpreter of the virtual environment in which a program is installed, if there is one.
 fn beside(program: &Path) -> Option<PathBuf> {
     let bin = program.parent()?;
     let is_environment = bin.parent()?.join("pyvenv.cfg").is_file();

@@ -20,8 +20,8 @@ use zprobe_model::trace::contract::{self, LogOf};
 pub(super) const OF_A_RUN: [&str; 6] =
     ["MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK"];
 
-/// The variables by which torchrun tells torch that torchrun's agent holds the TCPStore. They are removed, because
-/// the ranks of a run have their own store.
+/// The variables by which torchrun tells torch that torchrun's agent holds the TCPStore. The variables are unset for
+/// ranks, because the ranks of a run have their own store.
 pub(super) const OF_TORCHRUN: [&str; 2] = ["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"];
 
 /// The hosts of some ranks, and the channel of each rank, in rank order.

@@ -6,7 +6,7 @@ use nix::libc;
 use super::strays::Strays;
 
 /// Returns the signal at which a process writes down the stacks of its threads. Launchers, schedulers and libraries
-/// use lower real-time signals; none of them uses this signal.
+/// use lower real-time signals, and do not use this signal.
 pub fn stack_signal() -> i32 {
     libc::SIGRTMIN() + 12
 }

@@ -162,7 +162,8 @@ impl Supervisor<'_, '_> {
                 break;
             }
             if matches!(self.others, Others::Leader(_)) || self.is_left_alone() {
-                // The leader judges its followers; processes that are left alone are not judged.
+                // A follower does not judge, because its leader does. Processes that were given up are not judged at
+                // all.
                 until = Instant::now() + self.silence;
                 continue;
             }

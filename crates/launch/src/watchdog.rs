@@ -3,15 +3,15 @@
 //! The rules, in the order in which they apply:
 //!
 //! 1. **After a crash** (a rank ended abnormally), the other ranks have a grace period of [`CRASH_GRACE`] to notice
-//!   the crash and to report it. Silence has no meaning in that time, because the ranks wait for a peer that is gone.
+//!    the crash and to report it. Silence has no meaning in that time, because the ranks wait for a peer that is gone.
 //! 2. **Silence**: a rank that has neither finished nor ended is late once the timeout has passed without an event
-//!   from it. A rank that waits for another rank in a [meeting](zprobe_model::trace::Meeting) is not late, however long it
-//!   waits; its time starts when all ranks have come to the meeting. The verdict is put off until every rank that
-//!   does not wait is late. So each rank that hangs has had its own timeout, whichever rank hung first. Ranks that
-//!   continue to send events put the verdict off by at most [`TALKERS`] further timeouts. A rank that has finished
-//!   gets [`LINGER_GRACE`] to end before the verdict.
+//!    from it. A rank that waits for another rank in a [meeting](zprobe_model::trace::Meeting) is not late, however long it
+//!    waits; its time starts when all ranks have come to the meeting. The verdict is put off until every rank that
+//!    does not wait is late. So each rank that hangs has had its own timeout, whichever rank hung first. Ranks that
+//!    continue to send events put the verdict off by at most [`TALKERS`] further timeouts. A rank that has finished
+//!    gets [`LINGER_GRACE`] to end before the verdict.
 //! 3. **Deadlock**: if every rank waits for another rank (in meetings of different kinds), all ranks are late once
-//!   the timeout has passed since the last rank came to its meeting.
+//!    the timeout has passed since the last rank came to its meeting.
 //! 4. **No rank**: if ranks join a run and none has joined, the timeout counts from the start of the run.
 //! 5. **Lingering**: once no rank is left to wait for, the processes have [`LINGER_GRACE`] to end.
 //!

@@ -1,10 +1,10 @@
-//! Files of a run directory: they are made new and for this user alone, and read without following
+//! The files of a run directory. They are created new, with access only for this user, and are read without following
 //! links.
 //!
-//! A user who knows the name of a directory beforehand can put things into it: a module that Python
-//! would import, or a link that leads to a file which would be overwritten. So a run is recorded in
-//! a directory that is new, or empty and owned by this user, and each of its files is a new one. A
-//! directory of another user is only read, and only its regular files, none of them behind a link.
+//! A user who knows the name of a directory in advance can put things into it, such as a module that Python would
+//! import, or a link to a file that would be overwritten. So a run is recorded in a directory that is new, or that is
+//! empty and owned by this user, and each of its files is a new file. From a directory of another user, zprobe only
+//! reads regular files, and never follows a link.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 use nix::unistd::geteuid;
 
-/// Access rights of a run directory: those of this user alone.
+/// The access rights of a run directory: only this user has access.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Access rights of the files in a run directory.
+/// The access rights of the files in a run directory.
 const FILE_MODE: u32 = 0o600;
 
-/// Reason why nothing can be recorded in a directory.
+/// The reason why a run cannot be recorded in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// The directory is not empty.
@@ -30,8 +30,8 @@ pub enum Unusable {
         "{0} is not empty; name a directory with --out that does not exist yet, or leave --out away"
     )]
     NotEmpty(PathBuf),
-    /// The path is a link, or no directory.
-    #[error("{0} is a link, or no directory; name a directory with --out that does not exist yet")]
+    /// The path is a link or not a directory.
+    #[error("{0} is a link or no directory; name a directory with --out that does not exist yet")]
     NoDirectory(PathBuf),
     /// The directory belongs to another user.
     #[error(
@@ -39,37 +39,36 @@ pub enum Unusable {
          that does not exist yet"
     )]
     Foreign(PathBuf),
-    /// Another run is being recorded there.
+    /// Another run is being recorded in the directory.
     #[error("{0} is being written to by another zprobe; name another directory with --out")]
     Busy(PathBuf),
-    /// The operating system refuses.
+    /// The operating system refuses an operation on the directory.
     #[error("cannot create {path}: {cause}; choose another run directory with --out")]
     System {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: io::Error,
     },
 }
 
-/// A directory in which this process records, and no other zprobe. Unless it is kept, its content
-/// is removed when this value is dropped, and so is the directory itself if it was made for it.
+/// A directory in which only this zprobe process records. Unless the claim is kept, its content is removed when this
+/// value is dropped, and also the directory itself if the claim created it.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    /// The open directory, whose lock lasts until it is closed; none where the file system has no
-    /// locks.
+    /// The open directory, which is locked until it is closed; `None` if the file system has no locks.
     lock: Option<File>,
     is_new: bool,
     is_kept: bool,
 }
 
 impl Claim {
-    /// Claims a directory: makes it, or takes one that is empty and owned by this user.
+    /// Claims a directory: creates it, or takes an existing directory that is empty and owned by this user.
     ///
     /// # Errors
-    /// When the path is a link, no directory, not empty or owned by another user, when another run
-    /// is recorded there, or when the operating system refuses.
+    /// Fails if the path is a link or not a directory, if the directory is not empty or is owned by another user, if
+    /// another run is recorded there, or if the operating system refuses an operation.
     pub fn new(path: &Path) -> Result<Self, Unusable> {
         let system = |cause| Unusable::System { path: path.to_owned(), cause };
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -80,7 +79,7 @@ impl Claim {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(system(error)),
         };
-        // Trailing slashes and `.` would have a link followed.
+        // With a trailing slash or `.`, the system would follow a link, so both are removed from the path.
         let name: PathBuf = path.components().collect();
         let directory = OpenOptions::new()
             .read(true)
@@ -101,13 +100,13 @@ impl Claim {
         if !is_new {
             let is_empty = || Ok(fs::read_dir(path).map_err(system)?.next().is_none());
             let before = fs::metadata(path).map_err(system)?.permissions();
-            // A directory that is refused stays as it is.
+            // A directory that is refused keeps its access rights.
             if !is_empty()? {
                 return Err(Unusable::NotEmpty(path.to_owned()));
             }
             let mode = fs::Permissions::from_mode(DIRECTORY_MODE);
             fs::set_permissions(path, mode).map_err(system)?;
-            // Checked again, because from now on no other user can put anything into it.
+            // The directory is checked again, because from now on no other user can put anything into it.
             if !is_empty()? {
                 fs::set_permissions(path, before).map_err(system)?;
                 return Err(Unusable::NotEmpty(path.to_owned()));
@@ -130,7 +129,7 @@ impl Drop for Claim {
         if self.is_new {
             let _ = fs::remove_dir_all(&self.path);
         } else if self.lock.is_some() {
-            // The directory was empty, and no other user could write to it since.
+            // The directory was empty, and no other user could write to it since then.
             for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
                 let _ = match entry.file_type() {
                     Ok(kind) if kind.is_dir() => fs::remove_dir_all(entry.path()),
@@ -141,10 +140,10 @@ impl Drop for Claim {
     }
 }
 
-/// Makes a new directory with those above it, for this user alone.
+/// Creates a new directory and its missing parents, with access only for this user.
 ///
 /// # Errors
-/// When there is something of this name already, or the system refuses.
+/// Fails if the path already exists, or if the system refuses.
 pub fn create_dir(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.mode(DIRECTORY_MODE);
@@ -154,19 +153,18 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
     builder.recursive(false).create(path)
 }
 
-/// Makes a new file to write to, for this user alone.
+/// Creates a new file for writing, with access only for this user.
 ///
 /// # Errors
-/// When there is something of this name already, be it a link that leads nowhere, or the system
-/// refuses.
+/// Fails if the path already exists, even as a dangling link, or if the system refuses.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
-/// Opens a regular file for reading. It does not wait for a writer, as opening a named pipe would.
+/// Opens a regular file for reading, without waiting for a writer as opening a named pipe would.
 ///
 /// # Errors
-/// When it is a link or not a regular file, or cannot be read.
+/// Fails if the path is a link or not a regular file, or if the file cannot be read.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -185,10 +183,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The text of a regular file of at most `most` bytes.
+/// Returns the text of a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open`], and when the file is larger or not UTF-8.
+/// Fails like [`open`], and if the file is larger or is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.take(most + 1).read_to_string(&mut text)?;
@@ -198,12 +196,12 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns true if a path is a directory itself, and no link to one.
+/// Returns true if a path is a directory itself, and not a link to a directory.
 pub fn is_dir(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|it| it.is_dir())
 }
 
-/// Returns true if a path is a regular file itself, and no link to one.
+/// Returns true if a path is a regular file itself, and not a link to a file.
 pub fn is_file(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|it| it.is_file())
 }
@@ -231,7 +229,7 @@ mod tests {
         fs::write(path("empty/json.py"), "").unwrap();
         fs::set_permissions(path("empty"), fs::Permissions::from_mode(0o755)).unwrap();
         assert!(matches!(Claim::new(&path("empty")), Err(Unusable::NotEmpty(_))));
-        assert_eq!(mode(&path("empty")), 0o755, "what is refused is not changed");
+        assert_eq!(mode(&path("empty")), 0o755, "a refused directory is not changed");
         symlink(path("a/new"), path("link")).unwrap();
         fs::write(path("file"), "").unwrap();
         for name in ["link", "link/", "link/.", "file"] {

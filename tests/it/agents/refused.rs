@@ -28,11 +28,11 @@ fn a_process_with_another_token_does_not_count() {
     let mut job = Job::start("stepping.py", &["--rdzv-timeout", "1"], tokens);
     let said = refusals(&mut job);
     assert!(
-        said[0].contains("1 of 2 processes of this job did not come within 1 s: number 1"),
+        said[0].contains("1 of 2 processes of this job did not connect within 1 s: process 1"),
         "{}",
         said[0]
     );
-    assert!(said[1].contains("nobody who knows the token of this job answers"), "{}", said[1]);
+    assert!(said[1].contains("no process with the token of this job answered"), "{}", said[1]);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn two_processes_with_one_number_are_named() {
         zprobe(dir, "stepping.py", &[&flags[..], &["--rdzv-timeout", "20"]].concat())
     });
     let said = refusals(&mut job);
-    assert!(said[0].contains("two processes of this job are number 1"), "{}", said[0]);
+    assert!(said[0].contains("two processes of this job have the number 1"), "{}", said[0]);
 }
 
 #[test]

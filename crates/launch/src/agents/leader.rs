@@ -1,4 +1,4 @@
-//! The agent of rank 0, as another agent sees it.
+//! The agent of rank 0, which leads the job, from the point of view of another agent.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::place::{LOOPBACK, Place};
 use crate::ranks::Why;
 use zprobe_model::trace::{AgentLoss, Contents, Record};
 
-/// Bytes from which on a line is read for contents that the leader has been told already.
+/// The length in bytes from which a line is checked for contents that the leader already has.
 const LONG: usize = 4096;
 
-/// The agent of rank 0, as another agent sees it.
+/// The agent of rank 0, which leads the job, from the point of view of another agent.
 #[derive(Debug)]
 pub struct Leader {
     part: Part,
@@ -28,54 +28,54 @@ pub struct Leader {
     run_id: String,
     interface: String,
     is_lost: bool,
-    /// Contents that the leader was told in the present run.
+    /// The contents that were sent to the leader in the current run.
     told: Contents,
 }
 
-/// Request of the leader to another agent between two runs.
+/// A request of the leader to another agent between two runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A run begins.
     Start {
-        /// Id of the run.
+        /// The id of the run that begins.
         run: String,
-        /// Number of the repeat, if there are several.
+        /// The number of the repeat, if the run is one of several repeats.
         repeat: Option<usize>,
-        /// Port of the ranks' TCPStore on the leader's machine; none where the ranks join.
+        /// The port of the ranks' TCPStore on the leader's machine; `None` if the ranks join by themselves.
         port: Option<u16>,
     },
-    /// The job is over; all agents exit with this code.
+    /// The job is over, and all agents exit with this code.
     Over {
-        /// The code.
+        /// The exit code of all agents.
         exit: u8,
     },
     /// The leader has ended the job before a run.
     Refused {
-        /// Reason for it.
+        /// The leader's reason to end the job.
         why: String,
     },
-    /// The leader is lost.
+    /// The connection to the leader is lost.
     Lost,
 }
 
-/// Command of the leader to another agent during a run, or its loss.
+/// A command of the leader to another agent during a run, or the loss of the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// A letter of a rank of another agent has come.
+    /// Deliver a message from a rank of another agent.
     Deliver(Letter),
-    /// The stacks of silent ranks are to be taken.
+    /// Take the stacks of silent ranks.
     Look,
-    /// The processes are to be ended.
+    /// End the processes of the run.
     End(Why),
-    /// The leader is lost.
+    /// The leader is lost, for this reason.
     Lost(AgentLoss),
 }
 
 impl Leader {
-    /// Finds the leader of the job, and waits until all agents have come.
+    /// Connects to the leader of the job, and waits until all agents have connected.
     ///
     /// # Errors
-    /// When it is not found within `patience`, or it ends everything.
+    /// Fails if the leader is not found within `patience`, or if the leader ends the job.
     pub fn find(
         mut part: Part,
         settings: &Value,
@@ -93,17 +93,17 @@ impl Leader {
         Ok(Self { part, link, run_id, interface, is_lost: false, told: Contents::default() })
     }
 
-    /// Id of the run, or of all its repeats.
+    /// Returns the id of the run, or the common id of all its repeats.
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
 
-    /// Number of this agent.
+    /// Returns the number of this agent.
     pub fn own_index(&self) -> usize {
         self.part.agent.index
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request of the leader. The leader counts as lost after a silence of this duration.
     pub fn next_request(&mut self, silence: Duration) -> Request {
         if self.is_lost {
             return Request::Lost;
@@ -117,7 +117,7 @@ impl Leader {
                 }
                 Ok(Some(Message::Over { exit })) => return Request::Over { exit },
                 Ok(Some(Message::Refused { why })) => return Request::Refused { why },
-                // Of a run that is over for this agent already.
+                // This message is about a run that is already over for this agent.
                 Ok(Some(
                     Message::End { .. } | Message::Beat { .. } | Message::Look | Message::Letter(_),
                 )) => {}
@@ -126,24 +126,24 @@ impl Leader {
         }
     }
 
-    /// Place of this agent in a run for which the TCPStore is at `port`.
+    /// Returns the place of this agent in a run whose TCPStore listens at `port`.
     pub(crate) fn place(&self, port: u16) -> Result<Place, LaunchError> {
         let master =
             self.link.address().map_err(LaunchError::system("the address of rank 0's machine"))?;
         Ok(self.part.place((master.to_string(), port), None, self.interface.clone()))
     }
 
-    /// The connection with the events that it waits for.
+    /// Returns the connection to the leader, with the events to poll for.
     pub(crate) fn awaited(&self) -> (BorrowedFd<'_>, PollFlags) {
         (self.link.as_fd(), self.link.awaited())
     }
 
-    /// True if so much waits to be sent that ranks should not be listened to.
+    /// True if too many bytes wait to be sent, so that ranks should not be read from.
     pub(crate) fn is_full(&self) -> bool {
         !self.is_lost && self.link.is_full()
     }
 
-    /// Passes news on. A link that is broken shows when it is listened to.
+    /// Passes a report on to the leader. A broken connection is noticed when it is read from.
     pub(crate) fn tell(&mut self, news: &News<'_>) {
         if self.is_lost {
             return;
@@ -158,7 +158,7 @@ impl Leader {
                 Message::TooLong { rank: *rank, start: start.excerpt() }
             }
             News::TooLong { rank, start } => Message::TooLong { rank: *rank, start: start.clone() },
-            // The leader's own host imports the same, and its ranks are those that are shown.
+            // The leader's own host imports the same software, and the report shows the leader's ranks.
             News::Importing { .. } => return,
             News::Gone { rank } => Message::Gone { rank: *rank },
             News::LetGo { rank } => Message::LetGo { rank: *rank },
@@ -182,8 +182,8 @@ impl Leader {
         let _ = self.link.say(&message);
     }
 
-    /// The line of a rank, stripped of contents that this agent has sent to the leader before. None if the line repeats no
-    /// contents. Only long lines hold such contents.
+    /// Returns the line of a rank without the contents that this agent has already sent to the leader, or `None` if
+    /// the line repeats no contents. Only long lines hold such contents.
     fn shorten(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if line.len() < LONG {
             return None;
@@ -193,28 +193,28 @@ impl Leader {
         serde_json::to_vec(&Record { event, ..record }).ok()
     }
 
-    /// Says that all processes have ended.
+    /// Reports to the leader that all processes of this agent have ended.
     pub(crate) fn tell_idle(&mut self) {
         let _ = self.link.say(&Message::Idle);
     }
 
-    /// Says that the stacks of silent ranks were taken.
+    /// Reports to the leader that the stacks of silent ranks were taken.
     pub(crate) fn tell_looked(&mut self) {
         let _ = self.link.say(&Message::Looked);
     }
 
-    /// Says that the user has interrupted this agent.
+    /// Reports to the leader that the user has interrupted this agent.
     pub(crate) fn tell_interrupted(&mut self) {
         let _ = self.link.say(&Message::Interrupted);
     }
 
-    /// Says that the run cannot take place here.
+    /// Reports to the leader that the run cannot take place on this machine.
     pub fn tell_failed(&mut self, message: String) {
         let _ = self.link.say(&Message::Failed { message });
         self.finish();
     }
 
-    /// Says that all was told, and waits until it was sent.
+    /// Reports to the leader that no further message of this run follows, and waits until all messages were sent.
     pub(crate) fn tell_done(&mut self, survivors: &[u32]) {
         let _ = self.link.say(&Message::Done { survivors: survivors.to_vec() });
         self.finish();
@@ -225,17 +225,17 @@ impl Leader {
         while !self.is_lost && self.link.has_more() && self.link.wait_to_send(deadline) {}
     }
 
-    /// True if it is time for a sign of life.
+    /// True if the next heartbeat is due.
     pub(crate) fn beat_is_due(&self) -> bool {
         Instant::now() >= self.link.beat
     }
 
-    /// Time of the next sign of life.
+    /// Returns the time of the next heartbeat.
     pub(crate) fn next_beat(&self) -> Instant {
         self.link.beat
     }
 
-    /// Gives a sign of life, with the time for which ranks had no core since the last one.
+    /// Sends a heartbeat, with the time for which each rank had no core since the last heartbeat.
     pub(crate) fn beat(&mut self, starved: Vec<(usize, Duration)>) {
         self.link.beat = Instant::now() + BEAT;
         let ns =
@@ -244,7 +244,7 @@ impl Leader {
         let _ = self.link.say(&Message::Beat { starved });
     }
 
-    /// Hears what the leader has sent.
+    /// Receives the commands of the leader.
     pub(crate) fn hear(&mut self) -> Vec<Command> {
         let is_open = self.link.send().is_ok() && self.link.receive() == State::Open;
         let mut commands = Vec::new();
@@ -271,22 +271,22 @@ impl Leader {
         commands
     }
 
-    /// True if the leader gave no sign of life for `silence`.
+    /// True if the leader has sent nothing for the duration `silence`.
     pub(crate) fn is_silent(&self, silence: Duration) -> bool {
         self.link.heard.elapsed() > silence && !self.link.has_unread()
     }
 
-    /// Gives the leader up: nothing that is said waits for it any more.
+    /// Marks the leader as lost, so that no message waits to be sent to it.
     pub(crate) fn give_up(&mut self) {
         self.is_lost = true;
     }
 
-    /// True if the leader was given up.
+    /// True if the leader was marked as lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// Address of the leader's machine, in words.
+    /// Returns the address of the leader's machine, or a description of the machine if the address is unknown.
     pub(crate) fn machine(&self) -> String {
         self.link.address().map_or_else(|_| "the machine of rank 0".to_owned(), |it| it.to_string())
     }

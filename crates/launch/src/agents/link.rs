@@ -13,42 +13,42 @@ use crate::channel::{Channel, State};
 use crate::wait::timeout;
 use zprobe_model::trace::LONGEST_LINE;
 
-/// Most bytes in front of the line of a rank: its number and a space.
+/// The largest number of bytes before the line of a rank: the number of the rank and a space.
 const PREFIX: usize = 24;
 
-/// Bytes that may wait to be sent before an agent stops to read what its ranks write.
+/// The number of unsent bytes from which an agent stops reading from its ranks.
 const FULL: usize = 8 << 20;
 
-/// Time between two signs of life.
+/// The interval between two heartbeats.
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 
-/// A connection to another agent. Nothing waits for it: what cannot be sent at once is kept.
+/// A connection to another agent. Sending never blocks: bytes that cannot be sent at once are kept.
 #[derive(Debug)]
 pub(super) struct Link {
     channel: Channel,
     stream: TcpStream,
     outbox: Vec<u8>,
-    /// Number of bytes of the outbox that were sent.
+    /// The number of bytes of the outbox that were sent.
     sent: usize,
-    /// Time at which the other agent was heard last.
+    /// The time at which data last arrived from the other agent.
     pub(super) heard: Instant,
-    /// Time of the next sign of life.
+    /// The time of the next heartbeat.
     pub(super) beat: Instant,
 }
 
 /// A line that another agent sent.
 #[derive(Debug)]
 pub(super) enum Said<'a> {
-    /// A line of a rank.
+    /// A line that a rank of the other agent wrote.
     Line { rank: usize, line: &'a [u8] },
-    /// A message of the agent itself.
+    /// A message of the other agent itself.
     Message(Box<Message>),
-    /// No line of an agent.
+    /// A line that violates the protocol between agents.
     Garbled,
 }
 
 impl Link {
-    /// A link over a connection.
+    /// Creates a link over a TCP connection.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -57,24 +57,24 @@ impl Link {
         Ok(Self { channel, stream, outbox: Vec::new(), sent: 0, heard: now, beat: now + BEAT })
     }
 
-    /// Address of this machine over which the other is reached.
+    /// Returns the address of this machine on this connection.
     pub(super) fn own_address(&self) -> io::Result<IpAddr> {
         Ok(self.stream.local_addr()?.ip())
     }
 
-    /// Address of the other machine.
+    /// Returns the address of the other machine.
     pub(super) fn address(&self) -> io::Result<IpAddr> {
         Ok(self.stream.peer_addr()?.ip())
     }
 
-    /// Says something.
+    /// Sends a message, as far as this is possible without waiting.
     pub(super) fn say(&mut self, message: &Message) -> io::Result<()> {
         serde_json::to_writer(&mut self.outbox, message)?;
         self.outbox.push(b'\n');
         self.send()
     }
 
-    /// Passes on the line of a rank.
+    /// Passes on the line of a rank, as far as this is possible without waiting.
     pub(super) fn pass_on(&mut self, rank: usize, line: &[u8]) -> io::Result<()> {
         write!(self.outbox, "{rank} ")?;
         self.outbox.extend_from_slice(line);
@@ -82,7 +82,7 @@ impl Link {
         self.send()
     }
 
-    /// Sends as much as the connection takes without waiting.
+    /// Sends as many bytes as the connection takes without waiting.
     pub(super) fn send(&mut self) -> io::Result<()> {
         while self.sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.sent..]) {
@@ -102,29 +102,30 @@ impl Link {
         Ok(())
     }
 
-    /// True if something waits to be sent.
+    /// True if some bytes wait to be sent.
     pub(super) fn has_more(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// True if so much waits to be sent that no more should be added.
+    /// True if too many bytes wait to be sent, so that no more should be added.
     pub(super) fn is_full(&self) -> bool {
         self.outbox.len() - self.sent > FULL
     }
 
-    /// Receives what has come.
+    /// Receives the bytes that have arrived.
     pub(super) fn receive(&mut self) -> State {
         self.heard = Instant::now();
         self.channel.receive()
     }
 
-    /// True if the other agent has sent something that was not received yet: this process was held up.
+    /// True if the other agent has sent bytes that were not received yet, so that this process was held up, and not
+    /// the other agent.
     pub(super) fn has_unread(&self) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// The next line that was received.
+    /// Returns the next line that was received, or `None` if no complete line has arrived.
     pub(super) fn next(&mut self) -> Option<Said<'_>> {
         let Ok(line) = self.channel.next_line()? else { return Some(Said::Garbled) };
         if line.first() == Some(&b'{') {
@@ -140,10 +141,10 @@ impl Link {
         })
     }
 
-    /// Waits for a message, until `deadline`. The result is none if none has come.
+    /// Waits for a message until `deadline`. Returns `None` if no message has arrived by then.
     ///
     /// # Errors
-    /// When the connection is closed, or the other end is no agent.
+    /// Fails if the connection is closed, or if the process at the other end is not an agent.
     pub(super) fn wait_for_message(&mut self, deadline: Instant) -> io::Result<Option<Message>> {
         let mut state = State::Open;
         loop {
@@ -166,7 +167,7 @@ impl Link {
         }
     }
 
-    /// Waits until more can be sent, and sends it. Returns false at the deadline, or if the connection is
+    /// Waits until more bytes can be sent, and sends them. Returns false at the deadline, or if the connection is
     /// broken.
     pub(super) fn wait_to_send(&mut self, deadline: Instant) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLOUT)];
@@ -174,7 +175,7 @@ impl Link {
         !matches!(waited, Ok(0)) && self.send().is_ok()
     }
 
-    /// Events that the link waits for.
+    /// Returns the events to poll for.
     pub(super) fn awaited(&self) -> PollFlags {
         if self.has_more() { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }

@@ -1,5 +1,5 @@
-//! The meeting of all agents of a job, before its first run: each proves that it knows the token of
-//! the job, and says what it is about to run.
+//! The rendezvous of all agents of a job, before the first run of the job. Each agent proves that it knows the token
+//! of the job, and announces the run that it is about to perform.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,109 +23,109 @@ use crate::channel::State;
 use crate::job::{Endpoint, Meeting, UNNUMBERED};
 use crate::recorder::now_ns;
 
-/// Time that an agent may take for each of its first words.
+/// The time that an agent may take for each message of the rendezvous.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Time between two attempts to reach the leader.
+/// The time between two attempts to reach the leader.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Settings that differ between two agents and are named in full; others are counted.
+/// The largest number of differing settings that an error message names; further settings are only counted.
 const NAMED: usize = 5;
 
-/// Error that keeps the agents of a job from meeting.
+/// An error that prevents the rendezvous of the agents of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetingError {
-    /// The leader cannot listen.
+    /// The leader cannot listen on the rendezvous port.
     #[error(
-        "cannot listen at port {port}, where the processes of this job meet: {cause}; name a free port of \
-         the host of rank 0, the same everywhere, with --rdzv-endpoint HOST:PORT"
+        "cannot listen on port {port}, the rendezvous of this job's processes: {cause}; name a free port of \
+         the host of rank 0, the same for all processes, with --rdzv-endpoint HOST:PORT"
     )]
     Listen {
-        /// The port.
+        /// The port on which the leader tried to listen.
         port: u16,
-        /// Error of the operating system.
+        /// The error that the operating system returned for the port.
         cause: io::Error,
     },
-    /// The store of the launcher cannot be used.
+    /// The TCPStore of torchrun's agent cannot be used.
     #[error(
         "the TCPStore of torchrun's agent at {host}:{port} does not answer as torch 2.1 and later do: {cause}; \
          name a free port of the host of rank 0 with --rdzv-endpoint HOST:PORT"
     )]
     Store {
-        /// Host of the store.
+        /// The host of the store.
         host: String,
-        /// Port of the store.
+        /// The port of the store.
         port: u16,
-        /// Error of the connection.
+        /// The error of the connection to the store.
         cause: io::Error,
     },
-    /// Not all agents came in time.
+    /// Some agents did not connect in time.
     #[error(
-        "{} of {agents} processes of this job did not come within {patience} s: {}; look at their output, or \
+        "{} of {agents} processes of this job did not connect within {patience} s: {}; look at their output, or \
          raise --rdzv-timeout",
         .missing.len(), numbers(.missing)
     )]
     Missing {
-        /// Numbers of those that did not come.
+        /// The numbers of the agents that did not connect.
         missing: Vec<usize>,
-        /// Number of all agents.
+        /// The number of agents of the job.
         agents: usize,
-        /// Time for which they were awaited, in seconds.
+        /// The time for which the leader waited for the agents, in seconds.
         patience: u64,
     },
     /// The leader was not found.
     #[error(
-        "nobody who knows the token of this job answers at {place} after {patience} s ({last}); look at the \
+        "no process with the token of this job answered at {place} within {patience} s ({last}); look at the \
          output of the process of rank 0, or raise --rdzv-timeout"
     )]
     NoLeader {
-        /// The address.
+        /// The rendezvous address, as `HOST:PORT`.
         place: String,
-        /// Time for which the leader was looked for, in seconds.
+        /// The time for which the agent looked for the leader, in seconds.
         patience: u64,
-        /// Result of the last attempt.
+        /// The result of the last attempt, in words.
         last: String,
     },
-    /// Two processes say that they are the same, or that there are as many as others do not say.
+    /// Two processes have the same number, or disagree about the number of processes or the version of zprobe.
     #[error("{0}")]
     Contradiction(String),
-    /// The agents were about to run different things.
+    /// The agents were about to perform different runs.
     #[error("the processes of this job were started with different settings: {0}")]
     Different(String),
-    /// The leader has ended everything.
+    /// The leader has ended the job.
     #[error("{why} (said by the process of rank 0)")]
     Refused {
-        /// Its reason.
+        /// The leader's reason to end the job.
         why: String,
     },
-    /// The leader was lost.
+    /// The connection to the leader was lost before the run began.
     #[error("the process of rank 0 has ended before the run began: {0}; look at its output")]
     Lost(io::Error),
-    /// The operating system refuses something.
-    #[error("cannot meet the other processes of this job: {0}")]
+    /// The operating system refuses a call.
+    #[error("cannot connect to the other processes of this job: {0}")]
     System(#[from] io::Error),
 }
 
-/// An agent and its intentions, which must be the same for all agents.
+/// An agent and the run that it announces, which must be the same for all agents.
 #[derive(Clone, Debug)]
 pub(super) struct Announced {
     pub(super) agent: Agent,
     pub(super) agents: usize,
-    /// Settings of the run as JSON.
+    /// The settings of the run, as JSON.
     pub(super) settings: String,
 }
 
-/// An agent that has come to the meeting.
+/// An agent that has come to the rendezvous.
 #[derive(Debug)]
 pub(super) struct Came {
     pub(super) announced: Announced,
     pub(super) zprobe: String,
     pub(super) link: Link,
-    /// Time by which the agent's clock is ahead, in nanoseconds.
+    /// The time by which the agent's clock is ahead of the leader's, in nanoseconds.
     pub(super) clock_ns: i64,
 }
 
-/// Waits, as the leader, for all other agents, and returns them in their order.
+/// Waits, as the leader, for all other agents, and returns them in the order of their numbers.
 pub(super) fn lead(
     own: &Announced,
     meeting: &Meeting,
@@ -137,7 +137,7 @@ pub(super) fn lead(
     let mut came: BTreeMap<usize, Came> = BTreeMap::new();
     let met = gather(own, &listener, &key, deadline, patience, &mut came);
     if let Some((mut store, key)) = store {
-        // The next command of the same job meets under the same key.
+        // The next command of the same job uses the same key for its rendezvous.
         let _ = store.delete(&key);
     }
     let mut came: Vec<Came> = came.into_values().collect();
@@ -147,10 +147,10 @@ pub(super) fn lead(
     met.map(|()| came)
 }
 
-/// Tells agents why everything is over.
+/// Tells agents why the job is over.
 pub(super) fn refuse<'a>(links: impl Iterator<Item = &'a mut Link>, why: &str) {
     for link in links {
-        // One that is gone needs no reason.
+        // An agent that is gone does not need the reason.
         let _ = link.say(&Message::Refused { why: why.to_owned() });
     }
 }
@@ -174,7 +174,7 @@ fn gather(
             return Err(MeetingError::Missing { missing, agents: own.agents, patience });
         }
         match listener.accept() {
-            // Each in a thread of its own: one that says nothing holds up no other.
+            // Each agent is greeted in a thread of its own, so that a silent agent does not hold up the others.
             Ok((stream, _)) => greet(stream, Arc::clone(key), sender.clone()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 match receiver.recv_timeout(Duration::from_millis(10)) {
@@ -185,7 +185,7 @@ fn gather(
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error.into()),
         }
-        // An agent that is gone may come again.
+        // An agent whose connection was closed may connect again.
         came.retain(|_, it| it.link.receive() == State::Open);
         while let Ok(other) = receiver.try_recv() {
             enter(own, other, came)?;
@@ -194,7 +194,7 @@ fn gather(
     Ok(())
 }
 
-/// Enters an agent that has come, unless it contradicts the others.
+/// Adds an agent that has come, unless the agent contradicts the others.
 fn enter(
     own: &Announced,
     mut other: Came,
@@ -205,7 +205,7 @@ fn enter(
         let Some(free) = (1..own.agents).find(is_free) else {
             let (agents, machine) = (own.agents, &other.announced.agent.machine);
             return Err(MeetingError::Contradiction(format!(
-                "more than {agents} processes have come, the last on {machine}: raise the number of machines"
+                "more than {agents} processes have connected, the last from {machine}: raise the number of machines"
             )));
         };
         other.announced.agent.index = free;
@@ -213,26 +213,26 @@ fn enter(
     let (index, machine) = (other.announced.agent.index, other.announced.agent.machine.clone());
     let contradiction = if other.zprobe != env!("CARGO_PKG_VERSION") {
         Some(MeetingError::Contradiction(format!(
-            "the process of rank 0 is zprobe {}, and number {index} on {machine} is zprobe {}: install one \
+            "the process of rank 0 runs zprobe {}, and process {index} on {machine} runs zprobe {}: install one \
              version everywhere",
             env!("CARGO_PKG_VERSION"),
             other.zprobe,
         )))
     } else if other.announced.agents != own.agents {
         Some(MeetingError::Contradiction(format!(
-            "the process of rank 0 is one of {}, and number {index} on {machine} one of {}: start all with the \
+            "the process of rank 0 is one of {}, and process {index} on {machine} is one of {}: start all with the \
              same number of processes",
             own.agents, other.announced.agents,
         )))
     } else if index == own.agent.index || index >= own.agents || came.contains_key(&index) {
         Some(MeetingError::Contradiction(format!(
-            "two processes of this job are number {index}; the second is on {machine}: give each node a \
+            "two processes of this job have the number {index}; the second is on {machine}: give each node a \
              --node-rank of its own",
         )))
     } else {
         differences(&own.settings, &other.announced.settings).map(|differences| {
             MeetingError::Different(format!(
-                "{differences} (the first is that of rank 0, the second that of number {index} on {machine})"
+                "{differences} (the first value is from rank 0, the second from process {index} on {machine})"
             ))
         })
     };
@@ -240,7 +240,7 @@ fn enter(
     contradiction.map_or(Ok(()), Err)
 }
 
-/// The settings that differ, with both values; none if all are the same.
+/// Returns the settings that differ, with both values, in words; `None` if all settings are the same.
 fn differences(ours: &str, theirs: &str) -> Option<String> {
     if ours == theirs {
         return None;
@@ -281,16 +281,16 @@ fn collect(value: Value, name: String, leaves: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Numbers as a list that a reader takes in.
+/// Returns the numbers of processes as a list of at most eight.
 fn numbers(numbers: &[usize]) -> String {
     const MOST: usize = 8;
-    let shown: Vec<String> = numbers.iter().take(MOST).map(|it| format!("number {it}")).collect();
+    let shown: Vec<String> = numbers.iter().take(MOST).map(|it| format!("process {it}")).collect();
     let more = if numbers.len() > MOST { ", …" } else { "" };
     format!("{}{more}", shown.join(", "))
 }
 
-/// A listening socket, and the token of the job. The store in which the others find both, with the key, is
-/// that of the launcher, if it has one.
+/// A listening socket, the store with its key, and the token of the job. The store is the TCPStore of torchrun's
+/// agent, in which the other agents find port and token; `None` without such a store.
 type Listening = (TcpListener, Option<(TcpStore, String)>, String);
 
 fn listen(meeting: &Meeting, deadline: Instant) -> Result<Listening, MeetingError> {
@@ -304,7 +304,8 @@ fn listen(meeting: &Meeting, deadline: Instant) -> Result<Listening, MeetingErro
             let broken = |cause| MeetingError::Store { host: host.clone(), port: *port, cause };
             let mut store =
                 TcpStore::over(connect(host, *port, deadline).map_err(broken)?).map_err(broken)?;
-            // Whatever address the others know this machine by: the store is on it too.
+            // The leader listens on all addresses of the machine, because the store is on the same machine, by
+            // whatever address the others know it.
             let all: IpAddr = match store.address().map_err(broken)? {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -320,8 +321,8 @@ fn listen(meeting: &Meeting, deadline: Instant) -> Result<Listening, MeetingErro
     }
 }
 
-/// Listens at the address that the others know, or, where that is none of this machine's own (a service in
-/// front of it), at all of them.
+/// Listens on the address that the other agents know. If this machine does not have that address (because of a
+/// service in front of the machine), the function listens on all addresses.
 fn listen_at(host: &str, port: u16) -> io::Result<TcpListener> {
     let mut error = None;
     let named = (host, port).to_socket_addrs().into_iter().flatten();
@@ -336,7 +337,7 @@ fn listen_at(host: &str, port: u16) -> io::Result<TcpListener> {
     Err(error.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
 }
 
-/// Connects, as often as needed until `deadline`.
+/// Connects to an address, with repeated attempts until `deadline`.
 fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     loop {
         match connect_once(host, port) {
@@ -358,8 +359,8 @@ fn connect_once(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(error)
 }
 
-/// Hears the first words of an agent, in a thread of its own. One that does not know the token, or is no
-/// agent, is not answered.
+/// Receives the first messages of an agent, in a thread of its own. A process that does not know the token, or is not
+/// an agent, is ignored.
 fn greet(stream: TcpStream, key: Arc<[u8; 64]>, found: Sender<Came>) {
     thread::spawn(move || {
         if let Ok(Some(came)) = greeted(stream, &key) {
@@ -392,16 +393,16 @@ fn greeted(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<Came>> {
 
 /// The leader's welcome to another agent.
 pub(super) struct Welcomed {
-    /// Connection to the leader.
+    /// The connection to the leader.
     pub(super) link: Link,
     pub(super) run_id: String,
-    /// Number of the agent that is welcomed.
+    /// The number of the welcomed agent.
     pub(super) index: usize,
-    /// Network interface that the leader's machine uses, if this one has the same.
+    /// The network interface that the leader's machine uses, if the welcomed agent runs on the same machine.
     pub(super) interface: Option<String>,
 }
 
-/// Finds the leader, as another agent, and is welcomed by it.
+/// Connects to the leader, as another agent, and waits for the leader's welcome.
 pub(super) fn attend(
     own: &Announced,
     meeting: &Meeting,
@@ -427,7 +428,7 @@ pub(super) fn attend(
     let mut link = loop {
         let last = match connect_once(&host, port).and_then(|stream| introduce(own, stream, &key)) {
             Ok(Some(link)) => break link,
-            Ok(None) => "another program, or a process with another token, is there".to_owned(),
+            Ok(None) => "another program, or a process with another token, answered".to_owned(),
             Err(error) => error.to_string(),
         };
         if Instant::now() > deadline {
@@ -436,7 +437,7 @@ pub(super) fn attend(
         }
         thread::sleep(AGAIN);
     };
-    // The leader itself waits so long for the others; its own words come a moment later.
+    // The leader may wait for `patience` itself, and its welcome follows a moment later.
     match link.wait_for_message(deadline + patience + ANSWER) {
         Ok(Some(Message::Welcome { run: run_id, index, interface })) => {
             Ok(Welcomed { link, run_id, index, interface })
@@ -447,7 +448,7 @@ pub(super) fn attend(
     }
 }
 
-/// Says the first words of an agent. The result is none if the other end is not the leader of this job.
+/// Sends the first messages of an agent. Returns `None` if the other end is not the leader of this job.
 fn introduce(own: &Announced, stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<Link>> {
     let mut link = Link::new(stream)?;
     let ours = nonce()?;
@@ -472,7 +473,8 @@ fn key_of(token: &str) -> [u8; 64] {
     Blake2b512::digest(token.as_bytes()).into()
 }
 
-/// The code that proves that its sender knows the key, for this role and this conversation alone.
+/// Returns the message authentication code by which a process proves that it knows the key. The code is valid only
+/// for this role and these two nonces.
 fn proof(key: &[u8; 64], role: &str, agents: &str, leaders: &str) -> Blake2bMac512 {
     let mut mac = <Blake2bMac512 as KeyInit>::new(key.into());
     mac.update(format!("zprobe {role} {agents} {leaders}").as_bytes());
@@ -492,7 +494,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes of a text of hexadecimal digits; none that anything equals if it is no such text.
+/// Returns the bytes of a text of hexadecimal digits. For any other text, the result equals no valid code.
 fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|it| it.to_digit(16)).collect();
     digits

@@ -1,4 +1,4 @@
-//! Messages between agents: one JSON object a line, and the lines of ranks as they are.
+//! The messages between agents: one JSON object a line. Lines of ranks travel unchanged between them.
 
 use std::ops::Range;
 
@@ -8,15 +8,16 @@ use crate::news::Letter;
 use crate::ranks::Why;
 use zprobe_model::trace::{Event, Outcome, Violation};
 
-/// An agent: a zprobe process that starts some of the ranks of a run, or starts a command whose processes join the run.
+/// An agent: a zprobe process that starts some of the ranks of a run, or that starts a command whose processes join
+/// the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
-    /// Number of the agent: 0 for the leader, and [`UNNUMBERED`](crate::job::UNNUMBERED) for another one until the leader has given it a
-    /// number.
+    /// The number of the agent. The leader has number 0; another agent has [`UNNUMBERED`](crate::job::UNNUMBERED)
+    /// until the leader gives it a number.
     pub index: usize,
-    /// The ranks that the agent starts; empty where the agent starts a command, whose processes join later.
+    /// The ranks that the agent starts; empty if the agent starts a command, whose processes join later.
     pub ranks: Range<usize>,
-    /// Name of its machine.
+    /// The host name of the agent's machine.
     pub machine: String,
 }
 
@@ -24,11 +25,12 @@ pub struct Agent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Message {
-    /// First words of an agent to the leader.
+    /// The first message of an agent to the leader.
     Knock { nonce: String },
-    /// The leader's answer, which proves that it knows the token.
+    /// The leader's answer, which proves that the leader knows the token of the job.
     Challenge { nonce: String, proof: String },
-    /// The agent's answer, which proves the same, and what it is about to run.
+    /// The agent's second message, which proves that the agent knows the token, and describes the run that the agent
+    /// is about to perform.
     Hello {
         proof: String,
         agent: Agent,
@@ -37,47 +39,49 @@ pub(super) enum Message {
         settings: String,
         t_ns: u64,
     },
-    /// All agents have come; the number of this one.
+    /// The leader says that all agents have connected, and gives this agent its number.
     Welcome { run: String, index: usize, interface: Option<String> },
-    /// The leader ends everything before a run, for this reason.
+    /// The leader ends the job before a run, for the reason `why`.
     Refused { why: String },
-    /// A run begins: its id, its directory below that of the command, and the port of the ranks' TCPStore, if the
-    /// agents start the ranks.
+    /// A run begins. `run` is its id, `repeat` its number among several repeats, and `port` the port of the ranks'
+    /// TCPStore if the agents start the ranks.
     Start { run: String, repeat: Option<usize>, port: Option<u16> },
-    /// Ranks have been silent for too long: their stacks are to be taken.
+    /// The leader asks for the stacks of ranks that have been silent for too long.
     Look,
-    /// The stacks were taken, and all that was learned of silent ranks was told.
+    /// The agent has taken the stacks, and has reported all facts about silent ranks.
     Looked,
-    /// A letter of a rank to the ranks of the other agents.
+    /// A message of a rank to the ranks of the other agents.
     Letter(Letter),
-    /// The processes of the run are to be ended.
+    /// The leader asks the agent to end the processes of the run.
     End { why: Why },
-    /// Everything is over; all agents exit with this code.
+    /// The job is over, and all agents exit with this code.
     Over { exit: u8 },
-    /// A sign of life, with the time in nanoseconds for which ranks had no core since the last one.
+    /// A heartbeat. `starved` has, for ranks that had no core since the last heartbeat, the time without a core in
+    /// nanoseconds.
     Beat { starved: Vec<(usize, u64)> },
     /// The process of a rank exists.
     Spawned { rank: usize, pid: u32, agent: Option<usize>, t_ns: u64 },
-    /// The process of a rank is gone.
+    /// The process of a rank has ended.
     Ended { rank: usize, outcome: Outcome, t_ns: u64 },
-    /// The process of a rank is gone, and nobody knows yet how it ended.
+    /// The process of a rank is gone, and its outcome is not known yet.
     Gone { rank: usize },
-    /// A rank is no longer watched; its process goes on.
+    /// A rank is no longer watched; its process continues.
     LetGo { rank: usize },
-    /// Something that was learned of a rank, or of the run.
+    /// An event of a rank, or of the launcher if `rank` is `None`, that did not arrive on an event channel.
     Told { rank: Option<usize>, event: Box<Event> },
-    /// A rank wrote a line that is too long; this is its start.
+    /// A rank wrote a line that is too long; `start` is the start of the line.
     TooLong { rank: usize, start: String },
-    /// A host wrote something that is not the protocol.
+    /// A host wrote a line that violates the protocol.
     HostViolated { violation: Violation, line: String },
-    /// The last lines on standard error of a rank, or of a host.
+    /// The last lines on the standard error of a rank, or of a host if `rank` is `None`.
     LastWords { rank: Option<usize>, tail: String },
     /// All processes of the agent have ended by themselves.
     Idle,
     /// The user has interrupted the agent.
     Interrupted,
-    /// The ranks of the agent could not be started, or their records not be written.
+    /// The agent could not start its ranks, or could not write their records.
     Failed { message: String },
-    /// The run is over for the agent, which has told all; with the processes that did not die.
+    /// The run is over for the agent, and no further message about it follows. `survivors` are the ids of processes
+    /// that did not die.
     Done { survivors: Vec<u32> },
 }

@@ -1,16 +1,16 @@
-//! Agents: zprobe processes on one or many machines, each of which starts some of the ranks of a run, or a command of
-//! the user's whose processes join the run as its ranks.
+//! Agents: zprobe processes on one or several machines. Each agent starts some of the ranks of a run, or starts a
+//! command of the user whose processes join the run as its ranks.
 //!
-//! The agent of rank 0 leads (`team.rs`). It listens where the environment says that the processes of the job meet;
-//! the others connect to it, and each proves to the other that it knows the token of the job
-//! (`meeting.rs`). After that one connection for each agent carries everything (`link.rs`, `message.rs`): the
-//! leader says when a run begins and ends, and an agent passes on every line of its ranks, and what
-//! becomes of their processes (`leader.rs`). So the leader checks, watches and records all ranks alike, wherever they
-//! are. Bytes on a connection grow with the number of ranks alone, and so does the memory of the leader, letters
-//! between ranks excepted: the leader holds one copy for each agent until the copy is sent.
+//! The agent of rank 0 is the leader (`team.rs`). The leader listens at the rendezvous address of the job, which the
+//! environment names. The other agents connect to the leader, and both ends prove that they know the token of the job
+//! (`meeting.rs`). From then on a single connection for each agent carries all data (`link.rs`, `message.rs`): the
+//! leader says when a run begins and ends, and an agent passes on every line of its ranks and the state of their
+//! processes (`leader.rs`). So the leader checks, watches and records all ranks alike, on whichever machine they run.
+//! The bytes on a connection and the memory of the leader grow only with the number of ranks. Messages between ranks
+//! are the exception: the leader holds one copy for each agent until the copy is sent.
 //!
-//! An agent records its own ranks too, until the run is over: if the leader is lost, it reports what it
-//! knows.
+//! An agent also records its own ranks until the run is over. If the leader is lost, the agent reports from this
+//! record.
 
 mod leader;
 mod link;
@@ -37,22 +37,22 @@ pub use team::Team;
 use super::group::KILL_GRACE;
 use super::place::{LOOPBACK, Place};
 
-/// Time that another agent may take to end its processes and to tell the rest.
+/// The time that another agent may take to end its processes and to send its remaining messages.
 const FAREWELL: Duration = Duration::from_secs(20).saturating_add(KILL_GRACE);
 
 /// The part of a job that this process performs.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// This process and its ranks.
+    /// The number of this process, its ranks and its machine.
     pub agent: Agent,
-    /// Number of agents.
+    /// The number of agents of the job.
     pub agents: usize,
-    /// Local rank of the first of its ranks, and number of ranks on its machine.
+    /// The local rank of the first rank of this process, and the number of ranks on its machine.
     pub local: (usize, usize),
 }
 
 impl Part {
-    /// The part of the process with this number, each of which starts `ranks` ranks.
+    /// Returns the part of the process with the number `index`, in a job whose processes each start `ranks` ranks.
     pub fn new(index: usize, agents: usize, ranks: usize, local: (usize, usize)) -> Self {
         let machine =
             gethostname().map_or_else(|_| String::new(), |it| it.to_string_lossy().into());
@@ -60,14 +60,14 @@ impl Part {
         Self { agent, agents, local }
     }
 
-    /// The part of the process with this number, or with none yet, each of which starts a command whose processes
-    /// join as ranks.
+    /// Returns the part of the process with the number `index`, which may be unnumbered yet, in a job whose processes
+    /// each start a command whose processes join as ranks.
     pub fn of_command(index: usize, agents: usize) -> Self {
         let part = Self::new(0, agents, 0, (0, 0));
         Self { agent: Agent { index, ..part.agent }, ..part }
     }
 
-    /// True if this process leads.
+    /// True if this process is the leader.
     pub fn leads(&self) -> bool {
         self.agent.index == 0
     }
@@ -83,7 +83,7 @@ impl Part {
     }
 }
 
-/// Name of the network interface that has an address.
+/// Returns the name of the network interface that has an address.
 fn interface_of(address: IpAddr) -> Option<String> {
     if address.is_loopback() {
         return Some(LOOPBACK.to_owned());

@@ -1,27 +1,27 @@
-//! A client of torch's TCPStore, for the few words that agents exchange under torchrun.
+//! A client of torch's TCPStore, for the few values that agents exchange under torchrun.
 //!
-//! The wire format is that of `torch/csrc/distributed/c10d/TCPStore.cpp`, unchanged since torch 2.1:
-//! a byte for the query, then its arguments; strings and byte strings follow their length, a 64-bit
-//! number in the byte order of the machine.
+//! The wire format is that of `torch/csrc/distributed/c10d/TCPStore.cpp`, unchanged since torch 2.1: one byte for the
+//! query, followed by its arguments. Strings and byte strings follow their length, a 64-bit number in the byte order
+//! of the machine.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// First number of a client, by which a store knows it (`validationMagicNumber`).
+/// The number that a client sends first, by which a store recognises clients (`validationMagicNumber`).
 const MAGIC: u32 = 0x3c85_f7ce;
 
-/// Largest value that is read, in bytes.
+/// The size of the largest value that is read, in bytes.
 const MOST: u64 = 1 << 16;
 
-/// Queries (`QueryType`).
+/// The query codes of the TCPStore protocol (`QueryType`).
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
 const GET: u8 = 3;
 const WAIT: u8 = 6;
 const DELETE_KEY: u8 = 8;
 
-/// Answer to [`WAIT`]: all keys are there (`WaitResponseType::STOP_WAITING`).
+/// The answer to [`WAIT`] if all keys exist (`WaitResponseType::STOP_WAITING`).
 const STOP_WAITING: u8 = 0;
 
 /// A connection to a TCPStore.
@@ -31,7 +31,7 @@ pub(super) struct TcpStore {
 }
 
 impl TcpStore {
-    /// A client over a connection to a store.
+    /// Creates a client on a connection to a store.
     pub(super) fn over(mut stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let mut query = vec![VALIDATE];
@@ -40,7 +40,7 @@ impl TcpStore {
         Ok(Self { stream })
     }
 
-    /// Address of the store's machine.
+    /// Returns the IP address of the store's machine.
     pub(super) fn address(&self) -> io::Result<IpAddr> {
         Ok(self.stream.peer_addr()?.ip())
     }
@@ -50,16 +50,16 @@ impl TcpStore {
         self.ask(SET, &[text(key), bytes(value)])
     }
 
-    /// Removes a key.
+    /// Removes a key from the store.
     pub(super) fn delete(&mut self, key: &str) -> io::Result<()> {
         self.ask(DELETE_KEY, &[text(key)])?;
         self.number().map(drop)
     }
 
-    /// The value of a key, as soon as there is one.
+    /// Returns the value of a key, as soon as the key exists.
     ///
     /// # Errors
-    /// When there is none until `deadline`, or the connection breaks.
+    /// Fails if the key does not exist until `deadline`, or if the connection breaks.
     pub(super) fn wait_get(&mut self, key: &str, deadline: Instant) -> io::Result<Vec<u8>> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
@@ -67,12 +67,12 @@ impl TcpStore {
         let mut answer = [0];
         self.stream.read_exact(&mut answer)?;
         if answer[0] != STOP_WAITING {
-            return Err(io::Error::other("the store has given up the wait"));
+            return Err(io::Error::other("the store stopped waiting for the key"));
         }
         self.ask(GET, &[text(key)])?;
         let length = self.number()?;
         if length > MOST {
-            return Err(io::Error::other("the store's value is too long"));
+            return Err(io::Error::other("the value in the store is too long"));
         }
         let mut value = Vec::new();
         (&self.stream).take(length).read_to_end(&mut value)?;
@@ -90,7 +90,7 @@ impl TcpStore {
     }
 }
 
-/// A key as the store's own clients write it: each has this prefix.
+/// Encodes a key with the prefix that the store's own clients put before each key.
 fn text(key: &str) -> Vec<u8> {
     bytes(format!("/{key}").as_bytes())
 }

@@ -1,4 +1,4 @@
-//! All other agents, as the leader sees them.
+//! All other agents of a job, from the point of view of the leader.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,64 +22,64 @@ use crate::wait::wait;
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{AgentLoss, Event};
 
-/// All other agents, as the leader sees them.
+/// All other agents of a job, from the point of view of the leader.
 #[derive(Debug)]
 pub struct Team {
     part: Part,
     members: Vec<Member>,
-    /// Address at which all other agents reach this machine. None if other agents reach it at different addresses.
+    /// The address at which all other agents reach this machine; `None` if they reach it at different addresses.
     address: Option<IpAddr>,
     interface: String,
-    /// Letters that came from ranks of other agents, and are not delivered here yet.
+    /// Messages from ranks of other agents that are not delivered on this machine yet.
     letters: Vec<Letter>,
 }
 
 #[derive(Debug)]
 struct Member {
     agent: Agent,
-    /// Ranks of the agent that are known.
+    /// The known ranks of the agent.
     ranks: BTreeSet<usize>,
-    /// True once the agent has told what it knows of silent ranks.
+    /// True once the agent has reported all facts about silent ranks.
     has_looked: bool,
     clock_ns: i64,
     link: Link,
     state: Progress,
 }
 
-/// Progress of an agent in a run.
+/// The progress of an agent in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
-    /// Processes of the agent are left.
+    /// Processes of the agent are still running.
     Busy,
     /// All processes of the agent have ended.
     Idle,
-    /// The agent has told everything.
+    /// The agent has sent all messages about the run.
     Done,
-    /// Connection or process of the agent is gone.
+    /// The connection to the agent, or its process, is gone.
     Lost,
 }
 
-/// Message of another agent to the leader, or its loss.
+/// A message of another agent to the leader, or the loss of the agent.
 pub(crate) enum Heard<'a> {
-    /// News of a rank.
+    /// A report about a rank of the agent.
     News(News<'a>),
-    /// Ranks had no core for this long.
+    /// Ranks of the agent had no core for these times.
     Starved(Vec<(usize, Duration)>),
     /// The user has interrupted the agent.
     Interrupted,
     /// The agent could not start its ranks or its command.
     Failed { machine: &'a str, message: String },
-    /// The run is over for it; processes that did not die.
+    /// The run is over for the agent; with the ids of processes that did not die.
     Done(Vec<u32>),
     /// The agent is lost.
     Lost { agent: &'a Agent, ranks: &'a BTreeSet<usize>, why: AgentLoss },
 }
 
 impl Team {
-    /// Waits for all other agents of the job, as the leader, and tells them the id of the run.
+    /// Waits, as the leader, for all other agents of the job, and sends them the id of the run.
     ///
     /// # Errors
-    /// When one does not come within `patience`, or is about to run something else.
+    /// Fails if an agent does not connect within `patience`, or is about to run something else.
     pub fn gather(
         part: Part,
         settings: &Value,
@@ -98,11 +98,11 @@ impl Team {
         let mut members = Vec::new();
         for (came, address) in came.into_iter().zip(&addresses) {
             let mut link = came.link;
-            // An agent on this machine may reach it over loopback, where no other machine does.
+            // An agent on this machine may reach the leader over loopback, which agents on other machines cannot.
             let interface = interface.clone().filter(|_| address.is_loopback());
             let agent = came.announced.agent;
             let run = run_id.to_owned();
-            // A link that is broken shows when it is listened to.
+            // A broken connection is noticed when it is read from.
             let _ = link.say(&Message::Welcome { run, index: agent.index, interface });
             members.push(Member {
                 ranks: agent.ranks.clone().collect(),
@@ -117,7 +117,7 @@ impl Team {
         Ok(Self { part, members, address, interface, letters: Vec::new() })
     }
 
-    /// Begins a run on all agents, and returns the place of the leader in it.
+    /// Begins a run on all agents, and returns the place of the leader in the run.
     pub(crate) fn begin(
         &mut self,
         run_id: &str,
@@ -133,13 +133,13 @@ impl Team {
             Ok::<_, io::Error>((store, port))
         };
         let (store, port) =
-            listen().map_err(LaunchError::system("a socket for the ranks to meet at"))?;
+            listen().map_err(LaunchError::system("a socket for the TCPStore of the ranks"))?;
         self.start(run_id, repeat, Some(port));
         let own = self.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         Ok(self.part.place((own.to_string(), port), Some(store), self.interface.clone()))
     }
 
-    /// Begins a run of commands whose processes join as its ranks, on all agents.
+    /// Begins, on all agents, a run of commands whose processes join as its ranks.
     pub(crate) fn begin_commands(&mut self, run_id: &str) {
         self.start(run_id, None, None);
     }
@@ -148,23 +148,25 @@ impl Team {
         for member in &mut self.members {
             member.state = Progress::Busy;
             member.link.heard = Instant::now();
-            // A link that is broken shows when it is listened to.
+            // A broken connection is noticed when it is read from.
             let _ = member.link.say(&Message::Start { run: run_id.to_owned(), repeat, port });
         }
     }
 
-    /// All agents with the time by which their clocks are ahead, in nanoseconds; the leader is the first.
+    /// Returns all agents, with the leader first. Each comes with the time by which its clock is ahead of the
+    /// leader's, in nanoseconds.
     pub(crate) fn agents(&self) -> impl Iterator<Item = (&Agent, i64)> {
         let others = self.members.iter().map(|member| (&member.agent, member.clock_ns));
         [(&self.part.agent, 0)].into_iter().chain(others)
     }
 
-    /// True if an agent is lost, so that there can be no further run.
+    /// True if an agent is lost, so that no further run is possible.
     pub fn has_lost(&self) -> bool {
         self.members.iter().any(|member| matches!(member.state, Progress::Lost))
     }
 
-    /// Descriptors of all connections with the events that they wait for; none of those that are lost.
+    /// Returns the descriptors of all connections with the events to poll for; `None` for agents that are done or
+    /// lost.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, PollFlags)>> {
         self.members.iter().map(|member| {
             let is_there = !matches!(member.state, Progress::Lost | Progress::Done);
@@ -172,17 +174,18 @@ impl Team {
         })
     }
 
-    /// True if the processes of all agents that are left have ended.
+    /// True if all processes have ended on the agents that are not lost.
     pub(crate) fn is_idle(&self) -> bool {
         self.members.iter().all(|member| member.state != Progress::Busy)
     }
 
-    /// True if all agents that are left have told all.
+    /// True if all agents that are not lost have sent all messages about the run.
     pub(crate) fn is_done(&self) -> bool {
         self.members.iter().all(|it| matches!(it.state, Progress::Done | Progress::Lost))
     }
 
-    /// Hears what the agent at `index` has sent. Letters go on to the others at once.
+    /// Receives the messages of the agent at `index`. Messages between ranks are passed on to the other agents at
+    /// once.
     pub(crate) fn hear(
         &mut self,
         index: usize,
@@ -197,8 +200,8 @@ impl Team {
         self.lose(index, loss, to)
     }
 
-    /// Hears all agents until `is_enough`, or until `deadline`, and gives and awaits signs of life as
-    /// [`Team::beat`] does.
+    /// Receives messages of all agents until `is_enough` returns true or until `deadline`, and sends and expects
+    /// heartbeats as [`Team::beat`] does.
     pub(crate) fn hear_until(
         &mut self,
         is_enough: fn(&Self) -> bool,
@@ -209,31 +212,31 @@ impl Team {
         let mut next = Instant::now();
         while !is_enough(self) && Instant::now() <= deadline {
             let ready = wait(self.awaited(), None, next.min(deadline))
-                .map_err(LaunchError::system("the wait for other agents"))?;
+                .map_err(LaunchError::system("the wait for messages of other agents"))?;
             for link in ready.descriptors {
                 self.hear(link, to)?;
             }
-            // Behind what has come while this process was busy.
+            // The heartbeats follow after the messages that arrived while this process was busy.
             next = self.beat(silence, to)?;
         }
         Ok(())
     }
 
-    /// Passes a letter on to all agents but the one at `from`.
+    /// Passes a message of a rank on to all agents except the agent at `from`.
     fn pass_on(&mut self, letter: &Letter, from: Option<usize>) {
         let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != from);
         for (_, member) in others.filter(|(_, it)| it.state == Progress::Busy) {
-            // A link that is broken shows when it is listened to.
+            // A broken connection is noticed when it is read from.
             let _ = member.link.say(&Message::Letter(letter.clone()));
         }
     }
 
-    /// Sends a letter of a rank of this process to all other agents.
+    /// Sends a message of a rank of this process to all other agents.
     pub(crate) fn post(&mut self, letter: &Letter) {
         self.pass_on(letter, None);
     }
 
-    /// Letters for the ranks of this process that came since the last call.
+    /// Returns the messages to the ranks of this process that arrived since the last call.
     pub(crate) fn take_letters(&mut self) -> Vec<Letter> {
         std::mem::take(&mut self.letters)
     }
@@ -246,13 +249,14 @@ impl Team {
         }
     }
 
-    /// True if all agents that are left have told what they know of silent ranks.
+    /// True if all agents that are not lost have reported all facts about silent ranks.
     pub(crate) fn have_looked(&self) -> bool {
         let is_left = |it: &&Member| matches!(it.state, Progress::Busy | Progress::Idle);
         self.members.iter().filter(is_left).all(|it| it.has_looked)
     }
 
-    /// Gives signs of life, and finds agents that gave none for `silence`. Returns the time of the next sign.
+    /// Sends heartbeats, and finds agents that sent nothing for the duration `silence`. Returns the time of the next
+    /// heartbeat.
     pub(crate) fn beat(
         &mut self,
         silence: Duration,
@@ -296,7 +300,7 @@ impl Team {
         to(Heard::Lost { agent: &member.agent, ranks: &member.ranks, why })
     }
 
-    /// Asks all agents to end their processes. Returns the time until which they may tell the rest.
+    /// Asks all agents to end their processes. Returns the time until which agents may send their remaining messages.
     pub(crate) fn end(&mut self, why: Why) -> Instant {
         for member in &mut self.members {
             if member.state != Progress::Lost {
@@ -306,7 +310,7 @@ impl Team {
         Instant::now() + FAREWELL
     }
 
-    /// Takes agents that have not told all until now for lost.
+    /// Marks the agents as lost that have not sent all messages about the run.
     pub(crate) fn give_up(
         &mut self,
         to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
@@ -318,21 +322,21 @@ impl Team {
         Ok(())
     }
 
-    /// Tells all agents that everything is over, and the code with which all exit.
+    /// Tells all agents that the job is over, and the code with which they exit.
     pub fn over(mut self, exit: u8) {
         for member in &mut self.members {
             let _ = member.link.say(&Message::Over { exit });
         }
     }
 
-    /// Tells all agents that everything is over before a run, and why.
+    /// Tells all agents, before a run, that the job is over, and the reason.
     pub fn refuse(mut self, why: &str) {
         meeting::refuse(self.members.iter_mut().map(|member| &mut member.link), why);
     }
 }
 
 impl Member {
-    /// Hears what this agent has sent, and returns the reason if that shows that it is lost.
+    /// Receives the messages of this agent. Returns the reason if the agent turns out to be lost.
     fn hear(
         &mut self,
         letters: &mut Vec<Letter>,
@@ -413,7 +417,7 @@ impl Member {
     }
 }
 
-/// True for an event that the agent of a command learns of its ranks (`launch::joining`).
+/// True for an event that the agent of a command may report about its ranks (`launch::joining`).
 fn is_told_of_commands(event: &Event) -> bool {
     matches!(
         event,

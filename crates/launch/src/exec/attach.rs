@@ -1,4 +1,4 @@
-//! The bootstrap directory: the Python that watches the script from inside.
+//! The bootstrap directory: the Python code that watches the script from inside its processes.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::stack_signal;
 use zprobe_model::run_dir;
 use zprobe_model::spec::UNIT;
 
-/// Files of the watch, by path.
+/// The Python files of the watch code, each with its path in the bootstrap directory and its text.
 const FILES: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("attach/sitecustomize.py")),
     ("zprobe_exec/__init__.py", include_str!("attach/zprobe_exec/__init__.py")),
@@ -57,7 +57,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];
 
-/// Files of the rank program that the watch uses.
+/// The files of the rank program that the watch code uses, too.
 const SHARED: [&str; 11] = [
     "__init__.py",
     "channel.py",
@@ -72,17 +72,17 @@ const SHARED: [&str; 11] = [
     "tensors.py",
 ];
 
-/// Seconds that a rank waits for the letters of the others.
+/// The time that a rank waits for messages of the other ranks, in seconds.
 const PATIENCE_S: u64 = 60;
 
-/// Name of the file with the settings. They lie in a file because not every launcher hands variables
-/// on.
+/// The name of the file with the settings. Settings are in a file because not every launcher passes environment
+/// variables on.
 const SETTINGS: &str = "settings.json";
 
 /// Writes the bootstrap directory, and returns its path.
 ///
 /// # Errors
-/// When the run directory cannot be written.
+/// Fails if the run directory cannot be written.
 pub fn write(
     order: &Order,
     run_id: &str,
@@ -117,7 +117,7 @@ pub fn write(
     Ok(bootstrap)
 }
 
-/// The variable `PYTHONPATH` with the bootstrap directory before what it holds already.
+/// Returns the value of `PYTHONPATH` with the bootstrap directory before the existing entries.
 pub fn python_path(bootstrap: &Path) -> OsString {
     let mut path = bootstrap.as_os_str().to_owned();
     if let Some(own) = env::var_os("PYTHONPATH").filter(|own| !own.is_empty()) {
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(lying, written);
     }
 
-    /// The watch writes a few files of the rank program only; one that is missing shows first when a
-    /// training script imports torch.
+    /// The watch code includes only a few files of the rank program. A missing file would otherwise be noticed only
+    /// when a training script imports torch.
     #[test]
     fn a_shared_file_imports_shared_files_only() {
         let shared = || adapters::shared(&SHARED).chain(adapters::eyes());

@@ -1,13 +1,13 @@
-//! `zprobe exec`: the training of the user's own script, from its command to a trace.
+//! `zprobe exec`: runs the training of a user's own script, from its command to a trace.
 //!
-//! The script is not touched. A directory at the head of `PYTHONPATH` has a `sitecustomize` that
-//! watches torch in every Python process of the command (`attach`). A process that goes backward joins the
-//! run as a rank ([`crate::Joining`]), and all that it says becomes the trace.
+//! The script is not changed. A directory at the head of `PYTHONPATH` has a `sitecustomize` that watches torch in
+//! every Python process of the command (`attach`). A process that calls backward joins the run as a rank
+//! ([`crate::Joining`]), and its reports become the trace.
 //!
-//! In place of gradients the leaves of the first step get stamps, from which the place of every
-//! element in the optimizers is read, and those of the next two steps get codes
-//! ([`zprobe_model::spec::code`]), from which the weights are read. All else is the script's own. Where the
-//! script is only observed, gradients stay, and samples of them are recorded instead.
+//! Stamps replace the gradients of the leaf parameters in the first step; from them zprobe reads the place of every
+//! element in the optimizers. Codes ([`zprobe_model::spec::code`]) replace the gradients in the next two steps; from them
+//! zprobe reads the weights. Everything else is the script's own. If the script is only observed, gradients stay
+//! unchanged, and samples of them are recorded instead.
 
 mod attach;
 
@@ -24,30 +24,30 @@ use zprobe_model::run_dir;
 use zprobe_model::spec::{CODED_SCRIPT, Found, RunSpec, Scale, ScriptOptions, Weighting};
 use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Record};
 
-/// File beside the channels that this process keeps locked for as long as it lives (`mailbox.py`).
+/// The file in the directory of the channels that this process keeps locked while it lives (`mailbox.py`).
 const LOCK: &str = "zprobe.lock";
 
-/// All inputs of a run of the user's script.
+/// All inputs of a run of a user's script.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The command, as the user starts it.
+    /// The command, exactly as the user starts it without zprobe.
     pub command: Vec<OsString>,
     /// True if no optimizer is to step.
     pub dry: bool,
-    /// Number of steps whose real gradients are sampled; none where codes take their place.
+    /// The number of steps whose real gradients are sampled; `None` if codes replace the gradients.
     pub observe: Option<usize>,
-    /// The law that the weights of target tokens are to follow.
+    /// The law that the weights of target tokens should follow.
     pub weighting: Weighting,
-    /// The sum that the weights of the loss are to have.
+    /// The expected sum of the weights of the loss.
     pub scale: Scale,
-    /// Seed of the codes.
+    /// The seed of the codes.
     pub seed: u64,
-    /// Seconds of silence after which a rank that does not wait for another counts as hung.
+    /// The seconds of silence after which a rank that does not wait for another rank counts as hung.
     pub timeout_s: u64,
 }
 
 impl Order {
-    /// All settings that must be the same for all commands of a script, each under its name.
+    /// Returns all settings, by name, that must be the same in all commands of a script on several machines.
     pub fn settings(&self) -> Value {
         json!({
             "command": "exec",
@@ -60,7 +60,7 @@ impl Order {
         })
     }
 
-    /// The specification of the script, as far as it is known before the script starts.
+    /// Returns the part of the script's specification that is known before the script starts.
     pub fn spec(&self) -> RunSpec {
         let words = self.command.iter().map(|word| word.to_string_lossy().into_owned());
         let options = ScriptOptions {
@@ -75,24 +75,24 @@ impl Order {
     }
 }
 
-/// End of a script.
+/// The end of a script under `zprobe exec`.
 #[derive(Debug)]
 pub struct Over {
-    /// Processes that are left.
+    /// The processes of the script that survived.
     pub ended: Ended,
-    /// Outcome of the command; none if zprobe had to kill the command. Where there is a command on each of several
-    /// machines, the outcome of one that failed.
+    /// The outcome of the command; `None` if zprobe had to kill the command. With a command on each of several
+    /// machines, this is the first outcome that is not a success.
     pub outcome: Option<Outcome>,
-    /// True if zprobe ended the script because it had seen its steps.
+    /// True if zprobe ended the script on purpose, because it had seen all steps that it needs.
     pub on_purpose: bool,
 }
 
-/// Runs the script and leaves a trace in `run_dir`, together with the other agents of `team` if there are any.
-/// `observer` sees each record as it is written, and `is_complete` is called when every rank has finished: all that the
-/// trace is to tell of a script that is only observed is there then, while the script goes on.
+/// Runs the script and leaves a trace in `run_dir`, together with the other agents of `team`, if there are any.
+/// `observer` sees each record when the record is written. `is_complete` is called when every rank has finished; the
+/// trace of a script that is only observed is then complete, while the script continues.
 ///
 /// # Errors
-/// When a command does not start, commands train apart, or the run directory cannot be written.
+/// Fails if a command does not start, if two commands train separately, or if the run directory cannot be written.
 pub fn record(
     order: &Order,
     run_id: &str,
@@ -129,23 +129,23 @@ pub fn record(
     Ok(Over { ended, outcome: outcome.flatten(), on_purpose })
 }
 
-/// Runs the script as this process's part of a run that another agent leads. The trace in `run_dir` has the ranks of
-/// this command alone.
+/// Runs the script as this process's part of a run that another agent leads. The trace in `run_dir` contains only the
+/// ranks of this command.
 ///
 /// # Errors
-/// As [`record`].
+/// Fails like [`record`].
 pub fn follow(order: &Order, run_id: &str, run_dir: &Path, leader: &mut Leader) -> Result<Ended> {
     join(order, run_id, run_dir, |joining| joining.follow(leader))
 }
 
-/// Sets up the watch in `run_dir`, and runs the script.
+/// Prepares `run_dir` for the ranks of the script, and runs the script.
 fn join(
     order: &Order,
     run_id: &str,
     run_dir: &Path,
     run: impl FnOnce(&Joining<'_>) -> Result<Ended, LaunchError>,
 ) -> Result<Ended> {
-    let run_dir = std::path::absolute(run_dir).context("no working directory")?;
+    let run_dir = std::path::absolute(run_dir).context("cannot determine the working directory")?;
     let (channels, processes) = (run_dir.join("ranks"), run_dir.join("processes"));
     for directory in [&channels, &processes] {
         run_dir::create_dir(directory)
@@ -153,7 +153,7 @@ fn join(
     }
     let life = run_dir::create(&channels.join(LOCK))
         .with_context(|| format!("cannot write to {}", channels.display()))?;
-    // Where a file system has no locks, ranks do not see whether this process is there.
+    // On a file system without locks, ranks cannot see whether this process is alive.
     let _ = life.lock();
     let bootstrap = attach::write(order, run_id, &run_dir, &channels, &processes)
         .with_context(|| format!("cannot write to {}", run_dir.display()))?;

@@ -1,4 +1,4 @@
-//! The address at which the processes of a job meet, and the token by which they know each other.
+//! The rendezvous address of a job's processes, and the token by which the processes recognise each other.
 
 use std::fmt;
 
@@ -7,30 +7,32 @@ use nix::unistd::geteuid;
 use super::variables::Variables;
 use super::{Job, Launcher, Unclear};
 
-/// Ports from which that of a job without one is chosen; below those that Linux gives to connections.
+/// The range from which the port of a job without a given port is chosen. The range is below the ports that Linux
+/// assigns to outgoing connections.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// Distance between the port at which the user's processes meet and that of zprobe's: the next ones may be taken by
-/// further process groups.
+/// The distance between the rendezvous port of the user's processes and that of zprobe's processes. Further process
+/// groups of the user may take the next ports.
 const BESIDE: u16 = 71;
 
-/// The address at which the processes of a job meet.
+/// The rendezvous address of a job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// The process of rank 0 listens here.
+    /// The process of rank 0 listens at this address.
     At {
-        /// Host of rank 0.
+        /// The host of rank 0.
         host: String,
-        /// Port, which is free there.
+        /// A free port on the host of rank 0.
         port: u16,
     },
-    /// torchrun's agent holds a TCPStore here, in which the process of rank 0 says where it listens.
+    /// torchrun's agent holds a TCPStore at this address. In the store, the process of rank 0 publishes the address
+    /// at which it listens.
     Store {
-        /// Host of the store.
+        /// The host of the store.
         host: String,
-        /// Port of the store.
+        /// The port of the store.
         port: u16,
-        /// Key for this job and this attempt at it.
+        /// The key in the store for this job and for this attempt to run the job.
         key: String,
     },
 }
@@ -45,7 +47,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint beside this one, which the user's own processes leave free: the same host, and another port.
+    /// Returns the endpoint for zprobe's own rendezvous, which the user's processes leave free: the same host with
+    /// another port.
     #[must_use]
     pub fn beside(self) -> Self {
         match self {
@@ -53,15 +56,15 @@ impl Endpoint {
                 let port = port.checked_add(BESIDE).unwrap_or(port - BESIDE);
                 Self::At { host, port }
             }
-            // zprobe uses a key of its own there.
+            // In a TCPStore, zprobe uses its own key.
             store @ Self::Store { .. } => store,
         }
     }
 
-    /// The endpoint that `HOST:PORT` names.
+    /// Parses an endpoint of the form `HOST:PORT`.
     ///
     /// # Errors
-    /// With what is wrong with it.
+    /// Returns a description of the mistake if the text is not an endpoint.
     pub fn named(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("{text}: {why}; give HOST:PORT, with the host of rank 0");
         let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("it has no port"))?;
@@ -70,12 +73,12 @@ impl Endpoint {
             return Err(wrong("it has no host"));
         }
         match port.parse() {
-            Ok(0) | Err(_) => Err(wrong("its port is no number from 1 to 65535")),
+            Ok(0) | Err(_) => Err(wrong("its port is not a number from 1 to 65535")),
             Ok(port) => Ok(Self::At { host: host.to_owned(), port }),
         }
     }
 
-    /// The endpoint that environment variables tell of.
+    /// Returns the endpoint that the environment variables name.
     pub(super) fn told(job: &Job, variables: &Variables<'_>) -> Result<Self, Unclear> {
         let get = |name| variables.get(name);
         let by_torch = [["MASTER_ADDR", "MASTER_PORT"], ["PET_MASTER_ADDR", "PET_MASTER_PORT"]];
@@ -109,37 +112,37 @@ impl Endpoint {
     }
 }
 
-/// A token for a job that was given none: what its processes alone have in common. It keeps jobs
-/// apart, and is no secret on the machines of the job.
+/// Returns the token for a job without a given token, made of facts that only the processes of the job share. The
+/// token keeps jobs apart, and is not a secret on the machines of the job.
 pub(super) fn token(endpoint: &Endpoint, variables: &Variables<'_>) -> String {
     let identity = identity(variables).unwrap_or_default();
     let (Endpoint::At { port, .. } | Endpoint::Store { port, .. }) = endpoint;
     format!("{identity}/{}/{port}", geteuid())
 }
 
-/// Text that the processes of a job, and no others, have in common.
+/// Returns a text that all processes of a job share, and that differs between jobs.
 fn identity(variables: &Variables<'_>) -> Option<String> {
     let of = |names: &[&str]| {
         let values: Option<Vec<String>> = names.iter().map(|name| variables.get(name)).collect();
         Some(values?.join("."))
     };
-    // Open MPI's own names come first: its daemons may be steps of Slurm, one for each node.
+    // Open MPI's own names come first, because its daemons may be steps of Slurm, one for each node.
     of(&["PMIX_NAMESPACE"])
         .or_else(|| of(&["OMPI_MCA_ess_base_jobid"]))
         .or_else(|| of(&["SLURM_JOB_ID", "SLURM_STEP_ID"]))
         .or_else(|| of(&["TORCHELASTIC_RUN_ID"]))
 }
 
-/// The port of a job, the same in all its processes.
+/// Returns the port of a job, which is the same in all its processes.
 fn port_of(identity: &str) -> u16 {
-    // FNV-1a: any even spread does.
+    // The hash is FNV-1a; any hash with an even distribution would do.
     let hash = identity.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     PORTS.start + (hash % u64::from(PORTS.end - PORTS.start)) as u16
 }
 
-/// The first host of a list as Slurm writes it: `node[03-05,9],other` begins with `node03`.
+/// Returns the first host of a list in Slurm's format: `node[03-05,9],other` begins with `node03`.
 fn first_host(list: &str) -> Option<String> {
     let Some(open) = list.find(['[', ',']).filter(|&at| list.as_bytes()[at] == b'[') else {
         return list.split(',').next().filter(|host| !host.is_empty()).map(str::to_owned);
@@ -151,7 +154,7 @@ fn first_host(list: &str) -> Option<String> {
 }
 
 impl Launcher {
-    /// Advice for a job of which nothing says where its processes meet.
+    /// Returns advice for a job whose rendezvous address is unknown.
     pub(super) fn advice_on_endpoint(self) -> &'static str {
         match self {
             Self::OpenMpi => {

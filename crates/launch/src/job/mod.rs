@@ -1,11 +1,12 @@
-//! The job that this process belongs to: whether a launcher started it as one of several, and as
-//! which one.
+//! The job that this process belongs to: whether a launcher started the process as one of several, and the number of
+//! the process among them.
 //!
-//! A launcher tells each process its place in environment variables. Their names differ, and they
-//! stay set in everything that a process starts, so that launchers nest: torchrun under srun leaves
-//! both sets. The innermost launcher counts.
+//! A launcher tells each process its number in environment variables. The names of these variables differ between
+//! launchers, and every descendant inherits them, so launchers nest: torchrun under srun leaves the variables of
+//! both. The innermost launcher counts.
 //!
-//! A command that starts the ranks of one machine says in its words which machine that is (`words.rs`).
+//! If a command starts the ranks of one machine, the number of the machine is in the words of the command
+//! (`words.rs`).
 
 mod endpoint;
 mod variables;
@@ -18,22 +19,23 @@ pub use endpoint::Endpoint;
 pub use variables::Unclear;
 use variables::Variables;
 
-/// Number of a process that gets its number when it meets the others.
+/// The number of a process that does not have a number before the rendezvous with the other processes.
 pub const UNNUMBERED: usize = usize::MAX;
 
-/// Launcher that started this process as one of several.
+/// The launcher that started this process as one of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// torchrun, or a launcher that sets its variables for each rank: accelerate's, DeepSpeed's.
+    /// torchrun, or another launcher that sets torchrun's variables for each rank, such as those of accelerate and
+    /// DeepSpeed.
     Torchrun,
     /// Slurm's srun.
     Srun,
     /// Open MPI's mpirun.
     OpenMpi,
-    /// mpirun of MPICH or of Intel MPI, or another launcher that speaks PMI.
+    /// The mpirun of MPICH or of Intel MPI, or another launcher that implements PMI.
     Pmi,
-    /// A cluster's operator that starts one process for each node, such as Kubeflow's for PyTorchJob, or
-    /// a user who does.
+    /// A cluster operator that starts one process for each node, such as Kubeflow's operator for PyTorchJob, or a
+    /// user who starts the processes by hand.
     Node,
 }
 
@@ -49,54 +51,57 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Place of this process in its job.
+/// The number of this process in its job, and the facts about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Launcher that started this process.
+    /// The launcher that started this process.
     pub launcher: Launcher,
-    /// Number of this process among those of the job: its rank, or that of its node; or [`UNNUMBERED`].
+    /// The number of this process among the processes of the job: its rank, the number of its node, or
+    /// [`UNNUMBERED`].
     pub index: usize,
-    /// Number of processes of the job.
+    /// The number of processes of the job.
     pub size: usize,
-    /// Number of this process among those on its machine, and their number, if the launcher says so.
+    /// The number of this process among the processes on its machine, and the number of these processes; `None` if
+    /// the launcher does not set both.
     pub on_machine: Option<(usize, usize)>,
-    /// Variables or flags that say so, with their values.
+    /// The variables or flags from which the job was read, with their values.
     pub evidence: Vec<(&'static str, String)>,
-    /// Address that the words of a command name; none where environment variables tell of it.
+    /// The rendezvous address that the words of a command name; `None` if environment variables name the address.
     pub endpoint: Option<Endpoint>,
 }
 
-/// The address at which the processes of a job meet, and the token by which they know each other.
+/// The rendezvous of the processes of a job: its address, and the token by which the processes recognise each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// The address.
+    /// The address of the rendezvous.
     pub endpoint: Endpoint,
-    /// The token.
+    /// The token by which the processes of the job recognise each other.
     pub token: String,
 }
 
 impl Job {
-    /// The job of this process, as its environment tells it; none if it was started by itself.
+    /// Returns the job of this process according to its environment, or `None` if the process was not started as one
+    /// of several.
     ///
     /// # Errors
-    /// When variables of one launcher contradict each other, or one is missing or is no number.
+    /// Fails if the variables of a launcher contradict each other, or if a variable is missing or is not a number.
     pub fn of_this_process() -> Result<Option<Self>, Unclear> {
         variables::read(&Variables(&of_this_process))
     }
 
-    /// The job of a process that starts this command of a launcher, read from the command's words. None if the words
-    /// tell of a single process.
+    /// Returns the job of a process that starts the launcher command `command`, read from the words of the command,
+    /// or `None` if the words describe a single process.
     ///
     /// # Errors
-    /// When the words leave open how many processes there are, or where they meet.
+    /// Fails if the words do not determine the number of processes or their rendezvous address.
     pub fn of_command(command: &[OsString]) -> Result<Option<Self>, Unclear> {
         words::read(command, &Variables(&of_this_process))
     }
 
-    /// The address at which the processes of this job meet, as the words or the environment tell it.
+    /// Returns the rendezvous address of this job's processes, from the words of the command or from the environment.
     ///
     /// # Errors
-    /// When nothing says where the processes meet.
+    /// Fails if neither the words nor the environment name the address.
     pub fn endpoint(&self) -> Result<Endpoint, Unclear> {
         match &self.endpoint {
             Some(endpoint) => Ok(endpoint.clone()),
@@ -104,7 +109,8 @@ impl Job {
         }
     }
 
-    /// The meeting of the processes of this job at an address, with `token` if there is one.
+    /// Returns the rendezvous of this job's processes at an address, with the token `token`, or with a token from the
+    /// environment if it is `None`.
     pub fn meeting(&self, endpoint: Endpoint, token: Option<String>) -> Meeting {
         let own = || endpoint::token(&endpoint, &Variables(&of_this_process));
         let token = token.unwrap_or_else(own);
@@ -134,7 +140,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// An environment variable of this process.
+/// Returns an environment variable of this process.
 fn of_this_process(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The job that these variables tell of, in the words of the doctor.
+/// Returns the job that these variables describe, in the words that the doctor prints.
 fn told(variables: &[(&str, &str)]) -> String {
     let variable = |name: &str| {
         variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned())
@@ -41,7 +41,7 @@ fn a_process_that_is_the_only_one_stands_by_itself_except_under_torchrun() {
     alone(&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]);
     alone(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]);
     alone(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "here")]);
-    // A batch script, before and after Slurm gave its step a number.
+    // The two cases are a batch script, before and after Slurm gave its step a number.
     alone(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]);
     alone(&[("SLURM_STEP_ID", "4294967291"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]);
     let torchrun = [("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")];
@@ -124,7 +124,7 @@ fn the_innermost_launcher_counts() {
     };
     let torchrun = inside(&[("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1")]);
     assert!(torchrun.starts_with("rank 5 of 8, started by torchrun"), "{torchrun}");
-    // mpirun starts its daemons with srun; srun serves PMI itself.
+    // mpirun starts its daemons with srun, while srun itself also offers PMI.
     let mpirun = inside(&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")]);
     assert!(mpirun.starts_with("rank 3 of 4, started by Open MPI"), "{mpirun}");
     let own = inside(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]);

@@ -1,88 +1,88 @@
-//! The variables of each launcher.
+//! The environment variables of each launcher.
 
 use super::{Job, Launcher};
 
-/// Ids of Slurm's own steps (the batch script, interactive shells, …), which are not those of an srun
+/// The first id of Slurm's special steps (the batch script, interactive shells, …), which srun did not start
 /// (`slurm.h`: `SLURM_BATCH_SCRIPT` is 0xfffffffb).
 const FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
 
-/// Variables from which the place of a process cannot be read.
+/// The reasons why the number of a process in its job cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unclear {
     /// The number of a process is not below the number of processes.
     #[error(
-        "{index}={place} with {size}={of}: the first counts from 0 and must be smaller; start the process \
+        "{index}={place} with {size}={of}: {index} counts from 0 and must be below {size}; start the process \
          with its launcher, or remove both variables"
     )]
     Beyond {
-        /// Variable with the number of the process.
+        /// The variable with the number of the process.
         index: &'static str,
-        /// Its value.
+        /// The number of the process, as the variable says.
         place: usize,
-        /// Variable with the number of processes.
+        /// The variable with the number of processes.
         size: &'static str,
-        /// Its value.
+        /// The number of processes, as the variable says.
         of: usize,
     },
-    /// A variable is missing beside one of the same launcher.
+    /// A variable is missing although another variable of the same launcher is set.
     #[error(
         "{present} is set and {missing} is not: a launcher sets both; set {missing}, or remove {present}"
     )]
     Missing {
-        /// Variable that is set.
+        /// The variable that is set.
         present: &'static str,
-        /// Variable that is not.
+        /// The variable that is not set.
         missing: &'static str,
     },
-    /// Nothing says where the processes of a job meet.
-    #[error("nothing says where the processes of this job meet: {}", .launcher.advice_on_endpoint())]
+    /// The rendezvous address of the job's processes is unknown.
+    #[error("the rendezvous address of this job is unknown: {}", .launcher.advice_on_endpoint())]
     NoEndpoint {
-        /// Launcher of the job.
+        /// The launcher of the job.
         launcher: Launcher,
     },
-    /// A variable names no endpoint.
+    /// The value of a variable or flag is not an endpoint.
     #[error("{name}={why}")]
     Endpoint {
-        /// The variable.
+        /// The name of the variable or flag.
         name: &'static str,
-        /// Its value, and what is wrong with it.
+        /// The value, and the mistake in it.
         why: String,
     },
-    /// The words of a launcher's command do not tell how many processes there are, or where they meet.
+    /// The words of a launcher's command do not determine the number of processes, or their rendezvous address.
     #[error(
-        "`{words}` in the command leaves open {what}: give zprobe --nnodes N, --node-rank I and --rdzv-endpoint HOST:PORT, before `--`"
+        "`{words}` in the command does not determine {what}: give zprobe --nnodes N, --node-rank I and --rdzv-endpoint HOST:PORT, before `--`"
     )]
     Words {
-        /// The words.
+        /// The words in question.
         words: String,
-        /// Fact that the words leave open.
+        /// The fact that the words do not determine.
         what: &'static str,
     },
-    /// A launcher that starts processes on other machines stands behind zprobe.
+    /// The command starts a launcher for other machines, which must come before zprobe and not after it.
     #[error(
-        "{by} starts the other machines, where zprobe is not: put zprobe behind it, as in `{by} … zprobe exec -- \
+        "{by} starts processes on other machines, without zprobe: put zprobe after {by}, as in `{by} … zprobe exec -- \
          torchrun …`"
     )]
     Behind {
-        /// Name of that launcher.
+        /// The name of the launcher that starts processes on other machines.
         by: String,
     },
-    /// A variable is no number.
-    #[error("{name}={value}: not a number; its launcher sets it to one")]
+    /// The value of a variable is not a number.
+    #[error("{name}={value} is not a number; set {name} to one")]
     NoNumber {
-        /// The variable.
+        /// The name of the variable.
         name: &'static str,
-        /// Its value.
+        /// The value of the variable.
         value: String,
     },
 }
 
-/// Names of the variables of a launcher.
+/// The names of a launcher's variables.
 struct Names {
     launcher: Launcher,
-    /// Variable with the number of this process, and the one with the number of all.
+    /// The variable with the number of this process in the job, and the variable with the number of all processes.
     job: [&'static str; 2],
-    /// The same for the processes on this machine.
+    /// The same two variables for the processes on this machine.
     machine: Option<[&'static str; 2]>,
 }
 
@@ -94,7 +94,7 @@ const TORCHRUN: Names = Names {
 
 const NODE: Names = Names { launcher: Launcher::Node, job: ["RANK", "WORLD_SIZE"], machine: None };
 
-/// torchrun's flags as variables, with which operators start a process for each node.
+/// The flags of torchrun as variables. Operators use them to start one process for each node.
 const NODE_OF_TORCHRUN: Names =
     Names { launcher: Launcher::Node, job: ["PET_NODE_RANK", "PET_NNODES"], machine: None };
 
@@ -113,10 +113,10 @@ const PMI: Names = Names {
     machine: Some(["MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
 };
 
-/// Environment variables, without those that are empty.
+/// The environment variables of a process. Empty variables count as unset.
 pub(super) struct Variables<'a>(pub(super) &'a dyn Fn(&str) -> Option<String>);
 
-/// Reads the place of a process.
+/// Reads the number of a process in its job from the environment variables.
 pub(super) fn read(variables: &Variables<'_>) -> Result<Option<Job>, Unclear> {
     if variables.are_set(&["LOCAL_RANK"]) || variables.are_set(&["TORCHELASTIC_RUN_ID"]) {
         return variables.place(&TORCHRUN);
@@ -127,8 +127,8 @@ pub(super) fn read(variables: &Variables<'_>) -> Result<Option<Job>, Unclear> {
         }
     }
     let among_several = |job: &Job| job.size > 1;
-    // srun sets no variables of Open MPI. PMI's are srun's own (`--mpi=pmi2`) where they agree with
-    // Slurm's; where they differ, an mpirun used srun to start its daemons.
+    // srun sets no variables of Open MPI. The variables of PMI are srun's own (`--mpi=pmi2`) if they agree with
+    // Slurm's; if they differ, an mpirun used srun to start its daemons.
     let mpi =
         variables.place_if_set(&OPEN_MPI)?.or(variables.place_if_set(&PMI)?).filter(among_several);
     let srun = match variables.is_step_of_srun()? {
@@ -145,7 +145,7 @@ pub(super) fn read(variables: &Variables<'_>) -> Result<Option<Job>, Unclear> {
 }
 
 impl Variables<'_> {
-    /// The value of a variable, if it is not empty.
+    /// Returns the value of a variable, or `None` if the variable is unset or empty.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
     }
@@ -159,14 +159,15 @@ impl Variables<'_> {
         value.trim().parse().map(Some).map_err(|_| Unclear::NoNumber { name, value })
     }
 
-    /// True in a step that srun started, and not in a job's batch script.
+    /// True in a step that srun started, and false in the batch script of a job.
     fn is_step_of_srun(&self) -> Result<bool, Unclear> {
         let step = self.number("SLURM_STEP_ID")?;
         Ok(step.is_some_and(|step| (step as u64) < FIRST_SPECIAL_STEP))
     }
 
-    /// Number of this task of Slurm among those on its node, and their number, which Slurm writes as a list
-    /// of all nodes: `2(x3),1` is two tasks on each of the first three nodes and one on the last.
+    /// Returns the number of this Slurm task among the tasks on its node, and the number of these tasks. Slurm writes
+    /// the task counts as a list over all nodes: `2(x3),1` means two tasks on each of the first three nodes and one
+    /// task on the last.
     fn place_on_node_of_slurm(&self) -> Option<(usize, usize)> {
         let [local, mut node] = ["SLURM_LOCALID", "SLURM_NODEID"].map(|name| self.number(name));
         let list = self.get("SLURM_STEP_TASKS_PER_NODE")?;
@@ -186,12 +187,12 @@ impl Variables<'_> {
         None
     }
 
-    /// The place that a launcher's variables tell, if the first of them is set.
+    /// Returns the job that a launcher's variables describe, or `None` if the first of the variables is not set.
     fn place_if_set(&self, names: &Names) -> Result<Option<Job>, Unclear> {
         if self.are_set(&names.job[..1]) { self.place(names) } else { Ok(None) }
     }
 
-    /// The place that a launcher's variables tell, which must be there.
+    /// Returns the job that a launcher's variables describe. The variables must be set.
     fn place(&self, names: &Names) -> Result<Option<Job>, Unclear> {
         let (index, size) = match self.pair(names.job)? {
             [Some(index), Some(size)] => (index, size),
@@ -217,7 +218,7 @@ impl Variables<'_> {
         Ok(Some(Job { launcher, index, size, on_machine, evidence, endpoint: None }))
     }
 
-    /// The number of a process and the number of all; the first is below the second.
+    /// Returns the number of a process and the number of processes. The first must be below the second.
     fn pair(&self, [index, size]: [&'static str; 2]) -> Result<[Option<usize>; 2], Unclear> {
         let pair = [self.number(index)?, self.number(size)?];
         match pair {

@@ -1,5 +1,5 @@
-//! The words of a launcher that is started once on each machine: torchrun, `accelerate launch`, and `deepspeed` without
-//! ssh.
+//! Reads the words of a launcher that is started once on each machine: torchrun, `accelerate launch`, and `deepspeed`
+//! without ssh.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,19 +9,20 @@ use std::path::Path;
 use super::variables::Variables;
 use super::{Endpoint, Job, Launcher, UNNUMBERED, Unclear};
 
-/// Port at which torchrun's agents meet with `--rdzv-backend c10d` (`DEFAULT_PORT` of `c10d_rendezvous_backend.py`).
+/// The rendezvous port of torchrun's agents with `--rdzv-backend c10d` (`DEFAULT_PORT` of
+/// `c10d_rendezvous_backend.py`).
 const RDZV_PORT: u16 = 29_400;
 
-/// Port at which the ranks meet where none is named, the same for all launchers.
+/// The rendezvous port of the ranks if the command names no port; the same for all launchers.
 const MASTER_PORT: u16 = 29_500;
 
-/// Flags of a launcher, without their dashes and with `-` in place of `_`.
+/// The flags of a launcher, without their dashes and with `-` in place of `_`.
 struct Flags {
     machines: &'static str,
     machine: &'static str,
     host: &'static str,
     port: &'static str,
-    /// True if variables stand for flags (`PET_NNODES`).
+    /// True if environment variables may replace flags (such as `PET_NNODES`).
     variables: bool,
 }
 
@@ -49,10 +50,10 @@ const DEEPSPEED: Flags = Flags {
     variables: false,
 };
 
-/// Launchers that start processes on other machines themselves.
+/// The launchers that start processes on other machines themselves.
 const REMOTE: [&str; 7] = ["srun", "mpirun", "mpiexec", "mpiexec.hydra", "pdsh", "ssh", "clush"];
 
-/// Flags without a value: the word behind one of them is the script.
+/// The flags without a value: the word after such a flag may be the script.
 const BARE: [&str; 8] = [
     "no-python",
     "run-path",
@@ -64,10 +65,11 @@ const BARE: [&str; 8] = [
     "use-deepspeed",
 ];
 
-/// Shortest beginning of a flag that is taken for the flag, as launchers do where it is unique.
+/// The length of the shortest prefix that is accepted for a flag. Launchers accept prefixes that are unique.
 const SHORTEST: usize = 4;
 
-/// Reads the place of the process that starts this command; variables such as `PET_NNODES` are torchrun's flags, too.
+/// Reads the job of the process that starts this command. For torchrun, environment variables such as `PET_NNODES`
+/// count like flags.
 pub(super) fn read(
     command: &[OsString],
     variables: &Variables<'_>,
@@ -98,7 +100,7 @@ pub(super) fn read(
         None => machines.parse(),
     };
     let size: usize = size.map_err(|_| open(flags.machines, "the number of machines"))?;
-    // Where one launcher starts the others by itself, there is one process.
+    // If one launcher starts the launchers of the other machines, there is only one zprobe process.
     let is_by_ssh = own.has("deepspeed-hostfile")
         || own.has("deepspeed-multinode-launcher")
         || flags.machines == DEEPSPEED.machines && !own.has("no-ssh");
@@ -111,16 +113,17 @@ pub(super) fn read(
     let backend = own.value("rdzv-backend");
     let is_dynamic = backend.as_deref() == Some("c10d");
     if backend.as_deref().is_some_and(|it| !matches!(it, "c10d" | "static")) {
-        return Err(open("rdzv-backend", "on which machine rank 0 is"));
+        return Err(open("rdzv-backend", "which machine has rank 0"));
     }
     let endpoint = match own.value("rdzv-endpoint") {
         Some(endpoint) if endpoint.contains(':') => Endpoint::named(&endpoint)
             .map_err(|why| Unclear::Endpoint { name: "--rdzv-endpoint", why })?,
         Some(host) => Endpoint::At { host, port: RDZV_PORT },
         None => {
-            let host = own.value(flags.host).ok_or_else(|| open(flags.host, "where rank 0 is"))?;
+            let host =
+                own.value(flags.host).ok_or_else(|| open(flags.host, "the host of rank 0"))?;
             let port = match own.value(flags.port) {
-                Some(port) => port.parse().map_err(|_| open(flags.port, "where rank 0 is"))?,
+                Some(port) => port.parse().map_err(|_| open(flags.port, "the port of rank 0"))?,
                 None => MASTER_PORT,
             };
             Endpoint::At { host, port }
@@ -128,12 +131,12 @@ pub(super) fn read(
     };
     let machine = own.value(flags.machine);
     let index = match &machine {
-        Some(number) => number.parse().map_err(|_| open(flags.machine, "which machine this is"))?,
+        Some(number) => number.parse().map_err(|_| open(flags.machine, "this machine's number"))?,
         None if is_dynamic && !is_free_here(&endpoint.clone().beside()) => UNNUMBERED,
         None => 0,
     };
     if index >= size && index != UNNUMBERED {
-        return Err(open(flags.machine, "which machine this is: the first is 0"));
+        return Err(open(flags.machine, "this machine's number, which counts from 0"));
     }
     let evidence = [("number of machines", Some(machines)), ("machine", machine)];
     let evidence = evidence.into_iter().filter_map(|(name, value)| Some((name, value?)));
@@ -150,14 +153,14 @@ pub(super) fn read(
 /// The launcher that a command starts.
 struct Launch<'a> {
     flags: Flags,
-    /// Launcher before it that starts processes on other machines.
+    /// The word for a launcher of other machines that comes before this launcher, such as `srun`; `None` without one.
     by: Option<&'a str>,
-    /// Words for the launcher alone.
+    /// The words between the launcher and the script.
     words: &'a [String],
 }
 
-/// Finds the launcher that a command starts: its program, or that behind another one such as `env`, or a module or
-/// program of Python's.
+/// Finds the launcher that a command starts. The launcher may be the program itself, may follow another program such
+/// as `env`, or may be a module or a script that Python runs.
 fn launcher(words: &[String]) -> Option<Launch<'_>> {
     let name = |word: &'_ String| {
         Path::new(word).file_name().and_then(|it| it.to_str()).unwrap_or_default().to_owned()
@@ -175,7 +178,7 @@ fn launcher(words: &[String]) -> Option<Launch<'_>> {
             }
             "accelerate" if is_launch => (ACCELERATE, at + 2),
             "accelerate-launch" | "accelerate.commands.launch" => (ACCELERATE, at + 1),
-            // Arguments of a script are no launcher.
+            // The arguments of a script do not start a launcher.
             _ if word.ends_with(".py") => return None,
             _ => continue,
         };
@@ -189,7 +192,7 @@ fn launcher(words: &[String]) -> Option<Launch<'_>> {
     None
 }
 
-/// Number of the words before the script.
+/// Returns the number of words before the script.
 fn end(words: &[String]) -> usize {
     let is_script = |(at, word): (usize, &String)| {
         let is_bare = |before: &String| {
@@ -203,15 +206,16 @@ fn end(words: &[String]) -> usize {
     words.iter().enumerate().position(is_script).unwrap_or(words.len())
 }
 
-/// The words for a launcher.
+/// The words and the variables that a launcher reads.
 struct Own<'a> {
     words: &'a [String],
-    /// Environment variables that stand for flags, if the launcher has such.
+    /// The environment variables that replace flags; `None` if the launcher does not read such variables.
     variables: Option<&'a Variables<'a>>,
 }
 
 impl Own<'_> {
-    /// Value of a flag: the word behind the last of this name, or what follows its `=`.
+    /// Returns the value of a flag: the word after the last flag with this name, or the part after its `=`. A
+    /// variable is used if the words have no such flag.
     fn value(&self, name: &str) -> Option<String> {
         let of_word = |(at, word): (usize, &String)| match named(word)?.split_once('=') {
             Some((flag, value)) => is_same(flag, name).then(|| value.to_owned()),
@@ -224,26 +228,26 @@ impl Own<'_> {
         given.or_else(|| self.variables?.get(&variable()))
     }
 
-    /// True if there is a flag of this name.
+    /// True if the words have a flag with this name.
     fn has(&self, name: &str) -> bool {
         let is_it = |word: &&str| is_same(word.split('=').next().unwrap_or(word), name);
         self.words.iter().filter_map(|word| named(word)).any(|word| is_it(&word))
     }
 }
 
-/// A flag without its dashes; none for other words.
+/// Returns a flag without its dashes, or `None` for other words.
 fn named(word: &str) -> Option<&str> {
     word.strip_prefix("--").or_else(|| word.strip_prefix('-'))
 }
 
-/// True if the first is the flag of this name, or a beginning of it: launchers take `-` and `_` alike.
+/// True if `flag` is the flag `name` or an accepted prefix of it. Launchers treat `-` and `_` alike.
 fn is_same(flag: &str, name: &str) -> bool {
     let flag = flag.replace('_', "-");
     flag == name || flag.len() >= SHORTEST && name.starts_with(&flag)
 }
 
-/// True if an address is one of this machine at which nobody listens: as torchrun's agents do, the first process
-/// that can listen there does.
+/// True if an address belongs to this machine and no process listens at it. As with torchrun's agents, the first
+/// process that can listen there gets the number 0.
 fn is_free_here(endpoint: &Endpoint) -> bool {
     let Endpoint::At { host, port } = endpoint else { return false };
     let listened: io::Result<TcpListener> = TcpListener::bind((host.as_str(), *port));
@@ -260,7 +264,7 @@ mod tests {
         read(&words, &Variables(&pet))
     }
 
-    /// Number and size of the job with the port at which its processes meet.
+    /// Returns the number of this machine, the number of machines, and the rendezvous address.
     fn place(command: &str) -> Option<(usize, usize, String)> {
         let job = of(command).expect("a clear command")?;
         Some((job.index, job.size, job.endpoint.expect("an endpoint").to_string()))
@@ -286,7 +290,7 @@ mod tests {
             ("accelerate-launch --num_machines 2 --main_process_ip a t.py", at(0, "a:29500")),
             ("torchrun --nnodes 1 --nnode 2 --node-rank 1 --master-addr a t.py", at(1, "a:8")),
             ("chroot / torchrun --nnodes 2 --node-rank 1 --master-addr a t.py", at(1, "a:8")),
-            // One process starts all.
+            // In the remaining cases zprobe is a single process, which one launcher starts.
             ("deepspeed --num_nodes 2 --master_addr a t.py", None),
             ("accelerate launch --num_machines 2 --deepspeed_hostfile hosts t.py", None),
             ("torchrun --nproc-per-node 2 t.py --nnodes 2", None),
@@ -305,7 +309,7 @@ mod tests {
     fn the_first_of_unnumbered_machines_is_the_one_that_is_named() {
         let command =
             |host| format!("torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint {host}:0 t.py");
-        // An address of documentation (RFC 5737), which no machine has.
+        // This address is reserved for documentation (RFC 5737), so no machine has it.
         let other = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint 192.0.2.1:29400 t.py";
         assert_eq!(of(other).expect("a clear command").map(|it| it.index), Some(UNNUMBERED));
         assert!(of(&command("127.0.0.1")).is_err());
@@ -329,7 +333,7 @@ mod tests {
             let told = of(command).expect_err(command).to_string();
             assert!(told.starts_with(&format!("`{what}`")), "{command}: {told}");
         }
-        let behind = of("srun -N2 torchrun --nnodes 2 --master-addr a t.py").expect_err("behind");
-        assert!(behind.to_string().starts_with("srun starts the other machines"), "{behind}");
+        let error = of("srun -N2 torchrun --nnodes 2 --master-addr a t.py").expect_err("srun");
+        assert!(error.to_string().starts_with("srun starts processes on"), "{error}");
     }
 }

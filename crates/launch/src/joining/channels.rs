@@ -1,4 +1,4 @@
-//! The channels of ranks that joined: files, which are read while the ranks write them.
+//! The channels of ranks that have joined: files that are read while the ranks write them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,23 +16,23 @@ use zprobe_model::trace::LONGEST_LINE;
 /// The channels of all ranks that have joined.
 pub(super) struct Channels {
     directory: PathBuf,
-    /// Channels by rank; none after a line that is too long, or once the rank is let go.
+    /// The channel of each rank; `None` after a line that is too long, or once the rank is no longer watched.
     ranks: BTreeMap<usize, Option<Channel>>,
 }
 
 impl Channels {
-    /// The channels in this directory, of which none is open yet.
+    /// Returns the channels in this directory. No channel is open yet.
     pub(super) fn in_dir(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), ranks: BTreeMap::new() }
     }
 
-    /// Opens the channels that are new. Returns their ranks, with the processes.
+    /// Opens the channels that are new. Returns their ranks with the process ids.
     pub(super) fn look_for_new(&mut self) -> io::Result<Vec<(usize, u32)>> {
         let mut new = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
             let Some((rank, pid)) = rank_and_process(&path) else { continue };
-            // A rank that its launcher has started once more is not watched a second time.
+            // A rank that its launcher has restarted is not watched a second time.
             if rank < MOST_RANKS && !self.ranks.contains_key(&rank) {
                 let file = File::open(&path)?;
                 self.ranks.insert(rank, Some(Channel::over(file.into(), LONGEST_LINE)));
@@ -42,7 +42,7 @@ impl Channels {
         Ok(new)
     }
 
-    /// Hands on the lines that are new.
+    /// Reports the new lines of all channels.
     pub(super) fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         for (&rank, channel) in &mut self.ranks {
             hear(rank, channel, sink)?;
@@ -51,7 +51,7 @@ impl Channels {
     }
 }
 
-/// Hands on the lines of a rank that are new.
+/// Reports the new lines of one rank.
 fn hear(
     rank: usize,
     channel: &mut Option<Channel>,
@@ -67,7 +67,7 @@ fn hear(
                 return Ok(());
             }
         }
-        // A file is at its end where a pipe would be closed; more may come.
+        // At the end of a file, the channel reports the state of a closed pipe, but the rank may write more.
         if state == State::Closed {
             if is_unlinked(&open) {
                 return sink(News::LetGo { rank });
@@ -78,12 +78,12 @@ fn hear(
     }
 }
 
-/// True if a rank has unlinked its channel: it is no longer watched.
+/// True if a rank has unlinked its channel, which means that the rank is no longer watched.
 fn is_unlinked(channel: &Channel) -> bool {
     fstat(channel).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
-/// Rank and process whose channel a file is, by its name (`0-4711.jsonl`); none for other files.
+/// Returns the rank and the process of a channel file, from its name (`0-4711.jsonl`), or `None` for other files.
 fn rank_and_process(path: &Path) -> Option<(usize, u32)> {
     let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
     let (rank, pid) = name.split_once('-')?;
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines that are new, each behind its rank.
+    /// Returns the lines that are new, each after the number of its rank.
     fn heard(channels: &mut Channels) -> Vec<String> {
         let mut lines = Vec::new();
         let mut sink = |news: News<'_>| {

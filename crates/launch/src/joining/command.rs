@@ -14,23 +14,23 @@ use crate::group::outcome_of;
 use crate::{LaunchError, signals};
 use zprobe_model::trace::{Outcome, contract};
 
-/// Time that the command has to end by itself after it was asked to.
+/// The time that the command has to end by itself after zprobe asked it to end.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Time between two looks at whether it has.
+/// The interval between two checks whether the command has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The process of the user's command, a child of this process.
+/// The process of the user's command, which is a child of this process.
 pub(super) struct Command {
     pid: Pid,
-    /// Outcome of the process, once it has ended by itself or was asked to.
+    /// The outcome of the process; `None` while the process runs.
     pub(super) outcome: Option<Outcome>,
     /// True if zprobe has asked the process to end.
     pub(super) was_asked: bool,
 }
 
 impl Command {
-    /// Starts the command as a part of run `run`.
+    /// Starts the user's command as a part of the run `run`.
     pub(super) fn start(of: &UserCommand<'_>, run: &str) -> Result<Self, LaunchError> {
         let [program, arguments @ ..] = of.words else {
             unreachable!("the command line asks for at least one word");
@@ -41,12 +41,13 @@ impl Command {
         let goes_on = of.goes_on;
         let prepare = move || {
             if !goes_on {
-                // Launchers end their ranks when they are terminated, and not when they are killed.
+                // A launcher ends its ranks when it is terminated, and does not when it is killed, so the signal is
+                // SIGTERM.
                 prctl::set_pdeathsig(Signal::SIGTERM)?;
             }
             signals::start_anew()
         };
-        // SAFETY: runs between fork and exec: it makes system calls and does not allocate.
+        // SAFETY: the closure runs between fork and exec. It makes system calls and does not allocate.
         unsafe { command.pre_exec(prepare) };
         let child = command
             .spawn()
@@ -54,7 +55,7 @@ impl Command {
         Ok(Self { pid: Pid::from_raw(child.id().cast_signed()), outcome: None, was_asked: false })
     }
 
-    /// Takes note of the end of the process, and returns true the first time.
+    /// Notes whether the process has ended. Returns true if its end was noticed in this call.
     pub(super) fn reap(&mut self) -> bool {
         if self.outcome.is_none() {
             self.outcome = outcome_of(self.pid);
@@ -63,7 +64,7 @@ impl Command {
         false
     }
 
-    /// Id of the process.
+    /// Returns the id of the command's process.
     pub(super) fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
@@ -76,12 +77,12 @@ impl Command {
         }
     }
 
-    /// Asks the command to end, and waits for it.
+    /// Asks the command to end, and waits for its end for at most [`GRACE`].
     pub(super) fn ask_to_end(&mut self) {
         self.reap();
         if self.outcome.is_none() {
             self.was_asked = true;
-            // A terminal has sent SIGINT to it already; a second request does no harm.
+            // A terminal may have sent SIGINT to the command already; a second request does no harm.
             let _ = kill(self.pid, Signal::SIGTERM);
         }
         let deadline = Instant::now() + GRACE;

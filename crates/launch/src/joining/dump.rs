@@ -1,17 +1,17 @@
-//! Dumps of Python's `faulthandler`: the stacks of all threads, in text.
+//! Parses dumps of Python's `faulthandler`: the stacks of all threads, as text.
 
 use nix::sys::signal::Signal;
 use serde::Deserialize;
 
-/// A frame with its file as Python names it.
+/// A stack frame, with the file path as Python reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "(String, Option<usize>, String)")]
 pub struct RawFrame {
-    /// Path of the file.
+    /// The path of the source file.
     pub file: String,
-    /// Line, from 1; 0 where it is not known.
+    /// The line number, from 1; 0 if the line is unknown.
     pub line: usize,
-    /// Name of the function.
+    /// The name of the function.
     pub function: String,
 }
 
@@ -21,16 +21,17 @@ impl From<(String, Option<usize>, String)> for RawFrame {
     }
 }
 
-/// The dumps of one process.
+/// The faulthandler dumps of one process.
 #[derive(Debug, Default)]
 pub struct Dump {
-    /// Signal that ended the process, if that is why there is a dump.
+    /// The signal that ended the process; `None` if no signal caused the dump.
     pub signal: Option<i32>,
-    /// Frames by thread, the innermost first; of a thread that was dumped twice, the last ones.
+    /// The frames of each thread, the innermost frame first, with the thread's id. Of a thread that was dumped twice,
+    /// only the last dump is kept.
     pub stacks: Vec<(u64, Vec<RawFrame>)>,
 }
 
-/// Names by which `faulthandler` calls the signals that it sees.
+/// The names by which `faulthandler` calls fatal signals.
 const FATAL: [(&str, Signal); 6] = [
     ("Segmentation fault", Signal::SIGSEGV),
     ("Aborted", Signal::SIGABRT),
@@ -40,7 +41,7 @@ const FATAL: [(&str, Signal); 6] = [
     ("Illegal instruction", Signal::SIGILL),
 ];
 
-/// Reads the dumps in a text, and passes over other lines.
+/// Reads the dumps in a text, and skips all other lines.
 pub fn parse(text: &str) -> Dump {
     let mut dump = Dump::default();
     for line in text.lines() {
@@ -57,13 +58,14 @@ pub fn parse(text: &str) -> Dump {
     dump
 }
 
-/// The thread whose stack begins here: `Current thread 0x00007f2c (most recent call first):`.
+/// Returns the id of the thread whose stack begins at a line such as `Current thread 0x00007f2c (most recent call
+/// first):`.
 fn thread(line: &str) -> Option<u64> {
     let (_, id) = line.strip_suffix("(most recent call first):")?.split_once("hread 0x")?;
     u64::from_str_radix(id.split(' ').next()?, 16).ok()
 }
 
-/// A frame: `  File "train.py", line 57 in load`.
+/// Parses a line such as `  File "train.py", line 57 in load`.
 fn frame(line: &str) -> Option<RawFrame> {
     let (file, rest) = line.strip_prefix("  File \"")?.rsplit_once("\", line ")?;
     let (line, function) = rest.split_once(" in ")?;

@@ -1,7 +1,7 @@
-//! The mailbox of the ranks of a machine: a directory of letters, one file each.
+//! The mailbox of the ranks of one machine: a directory with one file for each message.
 //!
-//! The ranks of one machine read each other's letters there by themselves (`mailbox.py`); between machines the
-//! agents carry them.
+//! The ranks of one machine read each other's messages from this directory without help (`mailbox.py`). The agents
+//! carry messages from one machine to another.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,30 +10,30 @@ use std::path::{Path, PathBuf};
 
 use crate::news::Letter;
 
-/// Name of the directory, below that of the channels.
+/// The name of the mailbox directory, which is inside the directory of the channels.
 const DIRECTORY: &str = "mail";
 
-/// Suffix of a letter that is being written.
+/// The suffix of the file of a message that is still being written.
 const UNFINISHED: &str = ".part";
 
-/// The letters on this machine.
+/// The mailbox of the ranks of this machine.
 pub(super) struct Mailbox {
     directory: PathBuf,
-    /// Names of the letters that were collected or delivered.
+    /// The file names of the messages that were collected or delivered.
     seen: BTreeSet<String>,
 }
 
 impl Mailbox {
-    /// The mailbox below the directory of the channels.
+    /// Returns the mailbox inside the directory of the channels.
     pub(super) fn below(channels: &Path) -> Self {
         Self { directory: channels.join(DIRECTORY), seen: BTreeSet::new() }
     }
 
-    /// The letters that ranks of this machine have posted since the last call.
+    /// Returns the messages that ranks of this machine have posted since the last call.
     pub(super) fn collect(&mut self) -> io::Result<Vec<Letter>> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
-            // The first rank makes it.
+            // The directory does not exist before the first rank creates it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
@@ -50,16 +50,17 @@ impl Mailbox {
         Ok(letters)
     }
 
-    /// Says that a rank of this machine is gone, so that no other rank waits for its letters.
+    /// Announces that a rank of this machine is gone, so that no other rank waits for its messages.
     pub(super) fn say_gone(&self, rank: usize) {
         let Letter { name, text } = Letter::of_gone(rank);
-        // Where nothing was posted, or nothing can be written, the others wait no longer than their patience.
+        // If no message was posted, or the mailbox is not writable, the other ranks wait no longer than their own
+        // patience.
         if self.directory.exists() {
             let _ = self.write(&name, &text);
         }
     }
 
-    /// Puts a letter from another machine into the mailbox.
+    /// Puts a message from another machine into the mailbox.
     pub(super) fn deliver(&mut self, letter: &Letter) -> io::Result<()> {
         let Letter { name, text } = letter;
         if !is_name(name) || !self.seen.insert(name.clone()) {
@@ -69,7 +70,7 @@ impl Mailbox {
         self.write(name, text)
     }
 
-    /// Writes a letter: as a whole or not at all.
+    /// Writes a message completely or not at all.
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
         let unfinished = self.directory.join(format!("{name}{UNFINISHED}"));
         fs::write(&unfinished, text)?;
@@ -77,7 +78,7 @@ impl Mailbox {
     }
 }
 
-/// True for the name of a letter, such as `first-step.3`, and false for all that leads to another directory.
+/// True for the file name of a message, such as `first-step.3`, and false for a name that leads to another directory.
 fn is_name(name: &str) -> bool {
     let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '.' | '_');
     name.starts_with(|it: char| it.is_ascii_alphanumeric())

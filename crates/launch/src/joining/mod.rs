@@ -1,10 +1,9 @@
-//! Ranks that join a run: Python processes of a command of the user's own, which zprobe has not started
-//! one by one.
+//! Ranks that join a run: Python processes of a user's command, which zprobe does not start one by one.
 //!
-//! A process becomes a rank with its first backward. It makes a file in the directory of the channels,
-//! named after its rank and its process, and writes the records of `docs/protocol.md` there; this process
-//! reads them while they are written, so that a rank never waits for zprobe. What each process says about
-//! its own end lies in a second directory ([`processes`]).
+//! A process becomes a rank at its first backward. The process creates a file in the directory of the channels, named
+//! after its rank and its process id, and writes the records of `docs/protocol.md` to this file. zprobe reads the
+//! file while it grows, so that a rank never waits for zprobe. A second directory ([`processes`]) has the reports of
+//! each process about its own end.
 
 mod channels;
 mod command;
@@ -31,55 +30,58 @@ use processes::Processes;
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{Event, Outcome};
 
-/// Time that the other ranks have after one has ended abnormally: launchers notice it late.
+/// The grace period of the other ranks after one rank has ended abnormally. The period is long because launchers
+/// notice a crash late.
 const CRASH_GRACE: Duration = Duration::from_secs(90);
 
-/// Time that the command has to end once every rank has finished: launchers look at their ranks every few seconds.
+/// The time that the command has to end once every rank has finished. Launchers check their ranks only every few
+/// seconds.
 const LINGER_GRACE: Duration = Duration::from_secs(10);
 
-/// Time between two looks at what the ranks have written.
+/// The interval between two checks of the files that the ranks write.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A command of the user whose processes join the run as its ranks. It keeps the terminal: its standard
-/// streams and its process group are those of zprobe.
+/// A command of the user whose processes join the run as its ranks. The command keeps the terminal: it shares the
+/// standard streams and the process group of zprobe.
 #[derive(Clone, Copy, Debug)]
 pub struct UserCommand<'a> {
-    /// Program and arguments, as the user wrote them.
+    /// The program and its arguments, as the user wrote them.
     pub words: &'a [OsString],
-    /// Variables that are added to the environment.
+    /// The variables that are added to the environment of the command.
     pub variables: &'a [(&'static str, OsString)],
-    /// Directory in which each rank makes the file of its channel.
+    /// The directory in which each rank creates the file of its channel.
     pub channels: &'a Path,
-    /// Directory in which each Python process has a file about itself.
+    /// The directory in which each Python process has a file about itself.
     pub processes: &'a Path,
-    /// True if the command goes on after its ranks have finished: it does the user's own work.
+    /// True if the command continues after its ranks have finished, because it does the user's own work.
     pub goes_on: bool,
 }
 
-/// A command of the user, and the ranks that have joined.
+/// A user's command, with the ranks that have joined.
 pub(super) struct Joined<'a> {
     of: UserCommand<'a>,
     run: &'a str,
-    /// Number of this agent, if there are several.
+    /// The number of this agent; `None` in a run without other agents.
     agent: Option<usize>,
     command: Command,
     strays: Strays,
     channels: Channels,
     mailbox: Mailbox,
-    /// Process of each rank that is known.
+    /// The process id of each known rank.
     pids: BTreeMap<usize, u32>,
-    /// Start of each rank's process that is one of the run on this machine, in this namespace of process ids.
+    /// The start time of each rank's process that runs on this machine and in the same PID namespace as zprobe, in
+    /// clock ticks.
     here: BTreeMap<usize, u64>,
-    /// Ranks whose processes were here, and are gone.
+    /// The ranks whose processes were on this machine, and are gone.
     gone: BTreeSet<usize>,
-    /// Ranks whose processes were still there when the run was ended.
+    /// The ranks whose processes were still running when the run was ended.
     at_the_end: BTreeSet<usize>,
     next_look: Instant,
     starvation: Starvation,
 }
 
 impl<'a> Joined<'a> {
-    /// Starts the command, as the agent with this number if there are several.
+    /// Starts the command. `agent` is the number of this agent if the run has several.
     pub(super) fn start(
         of: &UserCommand<'a>,
         run: &'a str,
@@ -102,7 +104,7 @@ impl<'a> Joined<'a> {
         })
     }
 
-    /// Reads what the ranks have written since the last look, and tells of those that are new.
+    /// Reads the new lines and messages of the ranks, and reports ranks that have joined since the last call.
     fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         let unreadable = LaunchError::unreadable(self.of.channels);
         for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
@@ -116,7 +118,7 @@ impl<'a> Joined<'a> {
         self.channels.hear(sink)
     }
 
-    /// Takes note of the process of a rank.
+    /// Notes and reports the process of a rank.
     fn introduce(&mut self, rank: usize, pid: u32, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         self.pids.insert(rank, pid);
         let start = stat::start(pid).filter(|_| self.strays.are(pid));
@@ -124,20 +126,20 @@ impl<'a> Joined<'a> {
         sink(News::Spawned { rank, pid, agent: self.agent, t_ns: now_ns() })
     }
 
-    /// Processes of ranks that are here and not gone, as far as is known.
+    /// Returns the ranks, with process ids, whose processes run on this machine as far as is known.
     fn left(&self) -> impl Iterator<Item = (usize, u32)> {
         let is_left = |rank: &usize| self.here.contains_key(rank) && !self.gone.contains(rank);
         let all = self.pids.iter().map(|(rank, pid)| (*rank, *pid));
         all.filter(move |(rank, _)| is_left(rank))
     }
 
-    /// Tells of ranks whose processes are gone. How they ended is not known before the command is over.
+    /// Reports ranks whose processes are gone. Their outcomes are not known before the command is over.
     fn look_for_ends(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
         let is_gone =
             |(rank, pid): &(usize, u32)| stat::start(*pid).as_ref() != self.here.get(rank);
         let gone: Vec<usize> = self.left().filter(is_gone).map(|(rank, _)| rank).collect();
         if !gone.is_empty() {
-            // What they had still written comes first.
+            // The last lines that these ranks wrote are reported first.
             self.hear(sink)?;
         }
         for rank in gone {
@@ -148,7 +150,7 @@ impl<'a> Joined<'a> {
         Ok(())
     }
 
-    /// Outcome of a rank of which nobody has told how it ended.
+    /// Returns the presumed outcome of a rank whose outcome was not reported.
     fn presumed(
         &self,
         rank: usize,
@@ -165,8 +167,8 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Outcome of a rank that is the command, or of one that a signal to the command has ended, too; none where zprobe has
-    /// asked the command to end, because another agent said so.
+    /// Returns the outcome of a rank that is the command itself, or that ended together with the command by a signal.
+    /// Returns `None` if zprobe has asked the command to end because another agent said so.
     fn ended_with_command(&self, rank: usize, processes: &Processes) -> Option<Outcome> {
         if self.command.was_asked {
             return None;
@@ -259,7 +261,7 @@ impl Ranks for Joined<'_> {
         self.look_for_ends(sink)?;
         self.at_the_end = self.left().map(|(rank, _)| rank).collect();
         match why {
-            // Nothing that happens to another agent ends the work of the user.
+            // The user's work is not ended, whatever happens to another agent.
             Why::Over if self.of.goes_on => self.command.wait(),
             Why::Over | Why::Silent | Why::Interrupted | Why::Crashed => self.command.ask_to_end(),
             Why::Lingers => {}
@@ -274,13 +276,13 @@ impl Ranks for Joined<'_> {
 
     fn kill(&mut self) -> Vec<u32> {
         if self.of.goes_on {
-            // What has happened to zprobe does not end the work of the user.
+            // The user's work is not ended, whatever has happened to zprobe.
             self.command.wait();
         }
         self.strays.end()
     }
 
-    /// Tells how ranks ended, as far as their processes and their launcher have said it.
+    /// Reports how ranks ended, as far as their processes and their launcher have reported it.
     fn tell_last_words(
         &mut self,
         why: Why,

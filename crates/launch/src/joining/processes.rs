@@ -1,7 +1,7 @@
-//! The processes of the command: what they say of themselves, how they ended, and their Python stacks.
+//! The Python processes of the command: their own reports, their outcomes, and their stacks.
 //!
-//! Each has a file of its own (`stacks.py`): lines of JSON, and between them what `faulthandler`
-//! writes.
+//! Each process has its own file (`stacks.py`) with lines of JSON, and with the output of `faulthandler` between
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,61 +18,61 @@ use crate::stacks::ask_for_stacks;
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{Event, Frame, Outcome};
 
-/// Most bytes of a process's file that are read.
+/// The size of the largest process file that is read, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Beginning of the names of Python's own files that import modules: of no interest, as in tracebacks.
+/// The start of the names of Python's own files that import modules. Their frames are left out, as in tracebacks.
 const IMPORT: &str = "<frozen importlib";
 
-/// Most frames of a thread that `faulthandler` writes down.
+/// The largest number of frames that `faulthandler` writes for one thread.
 const MOST_FRAMES: usize = 100;
 
-/// Time that processes have to write down their stacks.
+/// The time that processes have to write down their stacks.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Time between two looks at what they have written.
+/// The interval between two checks of the files that the processes write.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A Python process of the command.
+/// A Python process of the user's command.
 #[derive(Debug)]
 pub struct Process {
     about: About,
-    /// Exception that ended it.
+    /// The exception that ended the process.
     failure: Option<Failure>,
-    /// Code that it said it would exit with.
+    /// The exit code that the process announced.
     exit: Option<i32>,
-    /// Signal that ended it, as far as Python noticed.
+    /// The signal that ended the process, if Python noticed the signal.
     signal: Option<i32>,
-    /// Stacks by thread, in the order in which they were written.
+    /// The frames of each thread with the thread's id, in the order in which the threads were dumped.
     stacks: Vec<(u64, Vec<RawFrame>)>,
 }
 
-/// Account that a process gives of itself.
+/// The facts that a process reports about itself.
 #[derive(Debug, Deserialize)]
 struct About {
     pid: u32,
     parent: u32,
-    /// Id of the main thread.
+    /// The id of the main thread.
     thread: u64,
-    /// Working directory.
+    /// The working directory of the process.
     directory: String,
-    /// Directories of code that is not the user's own.
+    /// The directories of code that is not the user's own.
     foreign: Vec<String>,
-    /// True if it has imported torch.
+    /// True if the process has imported torch.
     torch: bool,
     rank: Option<usize>,
     world_size: Option<usize>,
 }
 
-/// An exception.
+/// An exception that ended a process.
 #[derive(Debug, Deserialize)]
 struct Failure {
     message: String,
-    /// Frames, the innermost first.
+    /// The frames of the traceback, the innermost frame first.
     frames: Vec<RawFrame>,
 }
 
-/// A line of JSON in a process's file.
+/// A line of JSON in the file of a process.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 enum Said {
@@ -82,12 +82,12 @@ enum Said {
         code: i32,
         message: Option<String>,
     },
-    /// Failure of zprobe's own part in the process.
+    /// zprobe's own code in the process has failed.
     Slipped {},
 }
 
 impl Process {
-    /// The process whose file this is; none where it does not say who it is.
+    /// Parses the file of a process. Returns `None` if the file does not identify the process.
     fn parse(text: &str) -> Option<Self> {
         let (mut about, mut failure, mut exit) = (None, None, None);
         for line in text.lines().filter(|line| line.starts_with('{')) {
@@ -108,25 +108,25 @@ impl Process {
         Some(Self { about, failure, exit, signal: dump.signal, stacks: dump.stacks })
     }
 
-    /// Message of the exception that ended it, if one did.
+    /// Returns the message of the exception that ended the process, if an exception ended it.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_ref().map(|failure| failure.message.as_str())
     }
 
-    /// Outcome of the process, as far as it told of it itself.
+    /// Returns the outcome of the process, as far as the process reported it.
     fn outcome(&self) -> Option<Outcome> {
         let exit = self.exit.map(Outcome::Code);
         let failed = self.failure.as_ref().map(|_| Outcome::Code(1));
         self.signal.map(Outcome::Signal).or(exit).or(failed)
     }
 
-    /// Id of the process.
+    /// Returns the id of the process.
     pub fn pid(&self) -> u32 {
         self.about.pid
     }
 
-    /// Stacks of the process, as those of a rank: that of the main thread, or of the exception that ended it, and
-    /// those of threads with code of the user's own.
+    /// Returns the stacks of the process as events of the rank `rank`: the stack of the main thread, or of the
+    /// exception that ended the process, and the stacks of other threads with code of the user's own.
     pub fn stacks_taken(&self, rank: usize) -> Vec<Event> {
         let taken = |thread, frames: &[RawFrame]| Event::StackTaken {
             rank,
@@ -168,7 +168,7 @@ impl Process {
             && !paths.iter().flatten().any(|path| is_foreign(path))
     }
 
-    /// The file without what is private in its path.
+    /// Returns a file path without its private part.
     fn shortened(&self, file: &str) -> String {
         if file.starts_with('<') {
             return file.to_owned();
@@ -188,8 +188,8 @@ impl Process {
         inside.unwrap_or_else(|| if is_short { path } else { name() }).display().to_string()
     }
 
-    /// True if its main thread, or the exception that ended it, is in the user's own code, or so deep
-    /// in calls that the outermost were not written down.
+    /// True if the main thread, or the exception that ended the process, has frames in the user's own code. Also true
+    /// if the calls are so deep that the outermost frames were not written down.
     fn runs_own_code(&self) -> bool {
         let is_main = |thread: u64| thread == self.about.thread;
         let stacks = self.stacks.iter().filter(|(thread, _)| is_main(*thread));
@@ -202,23 +202,23 @@ impl Process {
     }
 }
 
-/// Text with which torchrun begins its account of the first failure (`ChildFailedError` in
+/// The text with which torchrun begins its description of the first failure (`ChildFailedError` in
 /// torch/distributed/elastic/multiprocessing/errors).
 const ROOT_CAUSE: &str = "Root Cause";
 
-/// Text before the number of the signal that has ended torchrun (`SignalException` in
+/// The text before the number of the signal that has ended torchrun (`SignalException` in
 /// torch/distributed/elastic/multiprocessing/api.py).
 const GOT_SIGNAL: &str = " got signal: ";
 
-/// All processes that have said who they are, in the order in which they began.
+/// All processes that have identified themselves, in the order in which they started.
 #[derive(Debug, Default)]
 pub struct Processes(Vec<Process>);
 
 impl Processes {
-    /// Reads what the processes in this directory have written.
+    /// Reads the files that the processes have written into this directory.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// Fails if the directory cannot be read.
     pub fn read(directory: &Path) -> io::Result<Self> {
         let mut files = files(directory)?;
         files.sort_by_key(|path| started(path));
@@ -230,8 +230,7 @@ impl Processes {
         Ok(Self(files.iter().filter_map(read).collect()))
     }
 
-    /// The process of each rank that is known of; `joined` has the processes of ranks that have begun to
-    /// train.
+    /// Returns the process of each known rank. `joined` has the process ids of the ranks that have begun to train.
     pub fn of_ranks(&self, joined: &BTreeMap<usize, u32>) -> BTreeMap<usize, &Process> {
         let mut ranks: BTreeMap<usize, &Process> = BTreeMap::new();
         for process in self.0.iter().filter(|it| !self.is_helper(it)) {
@@ -244,14 +243,14 @@ impl Processes {
             ranks.extend(self.0.iter().rfind(is_it).map(|process| (rank, process)));
         }
         if ranks.is_empty() {
-            // A script that is started without a launcher has no variables that say so.
+            // A script that is started without a launcher has no environment variables with its rank.
             let trains = |it: &&Process| it.about.torch && it.runs_own_code();
             ranks.extend(self.0.iter().find(trains).map(|process| (0, process)));
         }
         ranks
     }
 
-    /// True for a process that a rank has started, and which has its number from there.
+    /// True for a process that a rank has started, and that has inherited its rank number from that rank.
     fn is_helper(&self, process: &Process) -> bool {
         let is_of_it = |other: &Process| {
             other.pid() == process.about.parent && other.about.rank == process.about.rank
@@ -259,7 +258,7 @@ impl Processes {
         self.0.iter().any(is_of_it)
     }
 
-    /// Outcome of the process of a rank: as it told itself, or else as its launcher did.
+    /// Returns the outcome of the process of a rank, as reported by the process or else by its launcher.
     pub fn outcome(&self, process: &Process) -> Option<Outcome> {
         let failures = self.0.iter().filter_map(Process::failure);
         process.outcome().or_else(|| {
@@ -267,23 +266,25 @@ impl Processes {
         })
     }
 
-    /// The signal that ended a launcher, as torchrun tells it in an exception; none where it tells of none.
+    /// Returns the signal that ended a launcher, as torchrun reports it in an exception, or `None` without such a
+    /// report.
     pub fn signal_of_launcher(&self, pid: u32) -> Option<i32> {
         let launcher = self.0.iter().rfind(|process| process.pid() == pid)?;
         let (_, number) = launcher.failure()?.rsplit_once(GOT_SIGNAL)?;
         number.trim().parse().ok()
     }
 
-    /// Number of ranks, as the processes say.
+    /// Returns the number of ranks that the processes report, the largest if the reports differ.
     pub fn world_size(&self) -> Option<usize> {
         self.0.iter().filter_map(|process| process.about.world_size).max()
     }
 }
 
-/// Has the processes of run `run` in this directory write down their stacks, and waits until they have.
+/// Asks the processes of the run `run` in this directory to write down their stacks, and waits until they have done
+/// so, for at most [`PATIENCE`].
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// Fails if the directory cannot be read.
 pub fn take_stacks(directory: &Path, run: &str) -> io::Result<()> {
     let length = |path: &Path| fs::metadata(path).map_or(0, |it| it.len());
     let mut asked: Vec<(PathBuf, u64)> = Vec::new();
@@ -309,9 +310,9 @@ pub fn take_stacks(directory: &Path, run: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The ends of processes that torchrun tells of in an exception of its own, by process: lines such as
-/// `exitcode  : -9 (pid: 4711)`. It sends SIGTERM itself to all that are left after the first failure, which it calls
-/// the root cause.
+/// Returns the process ids and outcomes that torchrun lists in its own exception, in lines such as `exitcode  : -9
+/// (pid: 4711)`. Processes that SIGTERM ended are left out except for the root cause, because torchrun itself sends
+/// SIGTERM to all processes that are left after the first failure.
 fn exits(message: &str) -> impl Iterator<Item = (u32, Outcome)> {
     let mut is_root = false;
     message.lines().filter_map(move |line| {
@@ -324,13 +325,13 @@ fn exits(message: &str) -> impl Iterator<Item = (u32, Outcome)> {
     })
 }
 
-/// The files of all processes.
+/// Returns the paths of the files of all processes.
 fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(directory)?.flatten().map(|entry| entry.path());
     Ok(paths.filter(|path| path.extension().is_some_and(|it| it == "log")).collect())
 }
 
-/// The time at which the process of a file began, as its name says.
+/// Returns the start time of a process from the name of its file.
 fn started(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.rsplit_once('-')?.1.parse().ok()
 }

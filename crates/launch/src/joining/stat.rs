@@ -1,11 +1,12 @@
-//! State of a process, as the kernel shows it in `/proc`.
+//! Reads the state of a process from `/proc`.
 
 use std::fs;
 
-/// Start of the process `pid`, in clock ticks since the machine started; none if the process has ended.
+/// Returns the start time of the process `pid`, in clock ticks since the machine started, or `None` if the process
+/// has ended.
 pub(super) fn start(pid: u32) -> Option<u64> {
     let fields = fields(pid)?;
-    // The state is the third field, the start the 22nd.
+    // The state is the third field of the file, and the start time is the 22nd.
     let start = fields.get(19)?.parse().ok()?;
     (!matches!(fields[0].as_str(), "Z" | "X")).then_some(start)
 }
@@ -15,7 +16,8 @@ pub(super) fn is_stopped(pid: u32) -> bool {
     fields(pid).is_some_and(|fields| matches!(fields[0].as_str(), "T" | "t"))
 }
 
-/// Fields of `/proc/PID/stat` from the third on: those before it are the id and the name, in parentheses.
+/// Returns the fields of `/proc/PID/stat` from the third on. The first two are the process id and the name in
+/// parentheses.
 fn fields(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -43,7 +45,7 @@ mod tests {
         while !is_stopped(child.id()) {}
         assert!(first.is_some() && start(child.id()) == first);
         kill(pid, Signal::SIGKILL).unwrap();
-        // A zombie until it is waited for.
+        // The child is a zombie until it is waited for.
         while start(child.id()).is_some() {}
         child.wait().unwrap();
         assert_eq!(start(child.id()), None);

@@ -1,4 +1,4 @@
-//! Contents of buffers and lists of digests, each held once.
+//! The contents of buffers and lists of digests, each of which a trace stores only once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{Event, Payload};
 use crate::spec::Dtype;
 
-/// The contents that a trace has had so far, by the digest, dtype and number of elements that name
-/// them, and the first list of digests that was gathered in each step.
+/// The contents that a trace has stored so far, identified by digest, dtype and number of elements, and the first
+/// list of digests that was gathered in each step.
 #[derive(Debug, Default)]
 pub struct Contents {
     by_name: HashMap<(String, Dtype, usize), Arc<str>>,
@@ -15,8 +15,9 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// An event without what the trace has had already: the content of a buffer, or the list of digests that
-    /// another rank gathered in the same step. None if all of it is new; it is added then.
+    /// Returns the event without the part that the trace already has: the content of a buffer, or the list of digests
+    /// that another rank gathered in the same step. Returns `None` if the whole event is new, and stores its content
+    /// then.
     pub fn shortened(&mut self, event: &Event) -> Option<Event> {
         match event {
             Event::Buffer { step, microbatch, point, layout, payload } => {
@@ -42,11 +43,11 @@ impl Contents {
         }
     }
 
-    /// Returns true if the content of a payload is one of these. If not, and if there is none of
-    /// its name, it is added.
+    /// Returns true if the content of a payload is already stored. If not, and if no content with its digest, dtype
+    /// and size is stored, the content is added.
     ///
-    /// Other content under the same name, which only a wrong digest leads to, does not count as the
-    /// same.
+    /// Different content with the same digest, dtype and size does not count as the same. Only a wrong digest leads
+    /// to such content.
     pub fn has(&mut self, payload: &Payload) -> bool {
         match self.by_name.get(&name(payload)) {
             Some(known) => *known == payload.data,
@@ -59,8 +60,8 @@ impl Contents {
         }
     }
 
-    /// Gives an event back what the trace had before it: a buffer without content that of the earlier one with its
-    /// name, and an empty list of digests the first list of the step.
+    /// Restores the parts that the trace stores only once: a buffer without content gets the earlier content with its
+    /// digest, dtype and size, and an empty list of digests becomes the first list of the step.
     pub fn complete(&mut self, event: &mut Event) {
         match event {
             Event::Buffer { payload, .. } if payload.has_content() => {

@@ -1,73 +1,71 @@
-//! Names on which launcher and ranks agree, so that events find their way into the trace: those of
-//! environment variables and files.
+//! Names that launcher and ranks share, so that events reach the trace: the names of environment variables and files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::spec::RunSpec;
 
-/// Variable: id of the run, for [`Record::run`](crate::trace::Record::run).
+/// The variable with the id of the run, for [`Record::run`](crate::trace::Record::run).
 pub const RUN: &str = "ZPROBE_RUN";
 
-/// Variable: the [`RunSpec`] as JSON.
+/// The variable with the [`RunSpec`] as JSON.
 pub const SPEC: &str = "ZPROBE_SPEC";
 
-/// Variable: the parameters of the synthetic model, in flat order, as JSON: a list of
-/// [`crate::spec::plan::Param`].
+/// The variable with the parameters of the synthetic model, in flat order: a list of [`crate::spec::plan::Param`] as
+/// JSON.
 pub const PARAMS: &str = "ZPROBE_PARAMS";
 
-/// Variable: what goes forward and backward in each microbatch, as JSON: a
-/// [`Workload`](crate::spec::Workload).
+/// The variable with the terms of the losses of each microbatch: a [`Workload`](crate::spec::Workload) as JSON.
 pub const WORKLOAD: &str = "ZPROBE_WORKLOAD";
 
-/// Variable: the event channel (a descriptor number) of each rank of this process, separated by
-/// commas, in rank order.
+/// The variable with the event channels of the ranks of this process: descriptor numbers in rank order, separated by
+/// commas.
 pub const EVENT_FDS: &str = "ZPROBE_EVENT_FDS";
 
-/// Variable: the host channel (a descriptor number), for a process that forks its ranks.
+/// The variable with the host channel, a descriptor number, for a process that forks its ranks.
 pub const HOST_FD: &str = "ZPROBE_HOST_FD";
 
-/// Variable: a listening TCP socket (a descriptor number) at `MASTER_ADDR:MASTER_PORT`, for the
-/// process of rank 0.
+/// The variable with the descriptor number of a TCP socket that listens at `MASTER_ADDR:MASTER_PORT`, for the process
+/// of rank 0.
 pub const STORE_FD: &str = "ZPROBE_STORE_FD";
 
-/// Variable: the run directory, for a process that forks its ranks and redirects their output.
+/// The variable with the run directory, for a process that forks its ranks and redirects their output.
 pub const RUN_DIR: &str = "ZPROBE_RUN_DIR";
 
-/// Variable: the socket (a descriptor number) of a pool, a process that stays and forks a host for
-/// each run.
+/// The variable with the descriptor number of a pool's socket. A pool is a process that stays alive and forks a host
+/// for each run.
 pub const POOL_FD: &str = "ZPROBE_POOL_FD";
 
-/// Argument with which the native rank program says what it finds of CUDA: a
+/// The argument with which the native rank program prints the CUDA devices that it finds: a
 /// [`Gpus`](crate::spec::Gpus) as JSON, on standard output.
 pub const GPUS: &str = "gpus";
 
-/// Time for which ranks wait for each other before they give up: a hundred timeouts of the run, but
-/// no more seconds than c10d can count in milliseconds. The launcher's watchdog decides earlier: it
-/// knows the last event of every rank, and lets ranks wait for one that still works.
+/// Returns the time for which ranks wait for each other before they give up: a hundred timeouts of the run, but at
+/// most the seconds that c10d can count in milliseconds. The launcher's watchdog decides earlier, because it knows
+/// the last event of every rank, and lets ranks wait for a rank that still works.
 pub fn patience(spec: &RunSpec) -> Duration {
     const MOST: u64 = 2_000_000;
     Duration::from_secs(spec.timeout_s.saturating_mul(100).min(MOST))
 }
 
-/// Process whose output a log holds.
+/// The process whose output a log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogOf {
-    /// The rank of this number.
+    /// The rank with this number.
     Rank(usize),
-    /// The host: the process that forks the ranks.
+    /// The host, which is the process that forks the ranks.
     Host,
-    /// The pool: the process that forks a host for each run.
+    /// The pool, which is the process that forks a host for each run.
     Pool,
 }
 
 impl LogOf {
-    /// File in `dir`, the run directory for ranks and hosts, that standard output goes to.
+    /// Returns the file for standard output in `dir`, which is the run directory for ranks and hosts.
     pub fn stdout(self, dir: &Path) -> PathBuf {
         self.file(dir, "stdout")
     }
 
-    /// File in `dir`, the run directory for ranks and hosts, that standard error goes to.
+    /// Returns the file for standard error in `dir`, which is the run directory for ranks and hosts.
     pub fn stderr(self, dir: &Path) -> PathBuf {
         self.file(dir, "stderr")
     }

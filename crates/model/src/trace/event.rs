@@ -1,4 +1,4 @@
-//! The events: one enum for all engines.
+//! The events of a run: one enum for all engines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,493 +13,493 @@ use super::{
 };
 use crate::spec::{Backend, Device, Dtype, Engine, Point, RunSpec, named_enum, plan::Segment};
 
-/// Name in [`Event::NotObserved`] of memory that could not be poisoned.
+/// The name in [`Event::NotObserved`] for memory that could not be poisoned, that is, filled with NaN.
 pub const UNSET_MEMORY: &str = "memory that is read before it is written";
 
-/// Name in [`Event::NotObserved`] of all that a rank of a script does once it is no longer watched.
+/// The name in [`Event::NotObserved`] for everything that a rank of a script does once it is no longer watched.
 pub const REST_OF_SCRIPT: &str = "the rest of the script";
 
-/// Something that happened during a run.
+/// An event of a run.
 ///
-/// The first group is emitted by the launcher, the second by ranks. `step` and `microbatch` count
-/// from 0.
+/// The launcher emits the first group of events, and ranks emit the second. `step` and `microbatch` count from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Event {
-    /// The launcher is about to start the ranks. Always the first record of a trace.
+    /// The launcher is about to start the ranks. This is always the first record of a trace.
     RunStarted {
-        /// Specification of the run.
+        /// The specification of the run.
         spec: Box<RunSpec>,
-        /// Version of zprobe.
+        /// The version of zprobe that records the run.
         zprobe: String,
     },
-    /// Another agent takes part in the run: a zprobe process that starts some of the ranks, or starts a command whose
-    /// processes join the run.
+    /// Another agent takes part in the run. An agent is a zprobe process that starts some of the ranks, or that
+    /// starts a command whose processes join the run.
     AgentJoined {
-        /// Number of the agent; that of rank 0 has number 0.
+        /// The number of the agent; the agent of rank 0 has number 0.
         agent: usize,
-        /// Name of its machine.
+        /// The host name of the agent's machine.
         machine: String,
-        /// The first of its ranks.
+        /// The first rank that the agent starts.
         first_rank: usize,
-        /// Number of its ranks; 0 of a command whose processes join, before they have.
+        /// The number of ranks that the agent starts; 0 for a command whose processes have not joined yet.
         ranks: usize,
-        /// Time by which the clock of its machine is ahead of that of rank 0's, in nanoseconds, as
-        /// measured when the agents met.
+        /// The time by which the clock of the agent's machine is ahead of the clock of rank 0's machine, in
+        /// nanoseconds, measured when the agents connected.
         clock_ns: i64,
     },
-    /// An agent is gone, or cannot be reached: nothing more is known of its ranks.
+    /// An agent is gone or cannot be reached, so that the state of its ranks is unknown from now on.
     AgentLost {
-        /// Number of the agent.
+        /// The number of the lost agent.
         agent: usize,
-        /// Name of its machine.
+        /// The host name of the agent's machine.
         machine: String,
-        /// Reason for it.
+        /// The reason why the agent counts as lost.
         why: AgentLoss,
     },
     /// The process of a rank exists.
     RankSpawned {
-        /// The rank.
+        /// The number of the rank.
         rank: usize,
-        /// Id of the process.
+        /// The id of the rank's process.
         pid: u32,
-        /// Number of the agent whose command has started the process, where there are several.
+        /// The number of the agent whose command has started the process, if the run has several agents.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         agent: Option<usize>,
     },
-    /// The process of a rank is gone.
+    /// The process of a rank has ended.
     RankExited {
-        /// The rank.
+        /// The number of the rank.
         rank: usize,
-        /// Outcome of the process.
+        /// The outcome of the rank's process.
         outcome: Outcome,
     },
-    /// A rank wrote something on its event channel that is not the protocol.
+    /// A rank or a host wrote a line on its channel that violates the protocol.
     ProtocolViolated {
-        /// The rank; none for the process that hosts the ranks.
+        /// The number of the rank; `None` for the process that hosts the ranks.
         rank: Option<usize>,
-        /// Kind of the violation.
+        /// The kind of the violation.
         violation: Violation,
-        /// The start of the offending line.
+        /// The start of the invalid line.
         line: String,
     },
-    /// The watchdog ended the run: no event came from these ranks for `timeout_s` seconds.
+    /// The watchdog ended the run, because ranks sent no event for `timeout_s` seconds.
     TimedOut {
-        /// Ranks that were silent for that long, had not finished, and did not wait for another. If
-        /// every rank that had not finished waited for another, all of these ranks.
+        /// The ranks that were silent for that long, had not finished, and did not wait for another rank. If every
+        /// rank that had not finished waited for another rank, the list has all these ranks.
         silent: Vec<usize>,
-        /// The limit, in seconds.
+        /// The time limit, in seconds.
         timeout_s: u64,
-        /// Ranks that waited for others, with their meetings.
+        /// The ranks that waited for others, with their meetings.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting: Vec<Waiting>,
     },
-    /// The process of a rank that was silent is stopped, by SIGSTOP or by a debugger, as its state says.
+    /// The process of a silent rank is stopped by SIGSTOP or by a debugger, according to its process state.
     RankStopped {
-        /// The rank.
+        /// The number of the rank.
         rank: usize,
     },
-    /// The user interrupted the run (SIGINT, SIGTERM or SIGHUP).
+    /// The user interrupted the run with SIGINT, SIGTERM or SIGHUP.
     Interrupted,
-    /// A command of the user's own, whose processes joined the run as its ranks, is over.
+    /// The user's command, whose processes joined the run as its ranks, has ended.
     CommandEnded {
-        /// Outcome of the command. None if zprobe had to kill the command.
+        /// The outcome of the command; `None` if zprobe had to kill the command.
         outcome: Option<Outcome>,
     },
-    /// The last lines that a rank wrote to its standard error, recorded if it did not end well.
+    /// The last lines that a rank wrote to its standard error, recorded if the rank did not end well.
     Stderr {
-        /// The rank; none for the process that hosts the ranks.
+        /// The number of the rank; `None` for the process that hosts the ranks.
         rank: Option<usize>,
-        /// The end of its standard error.
+        /// The last lines of standard error.
         tail: String,
     },
-    /// A Python stack of a rank of a user's script: where it was when it crashed, or when it was ended
-    /// because it hung.
+    /// A Python stack of a rank of a user's script, taken when the rank crashed, or before it was ended because it
+    /// hung.
     StackTaken {
-        /// The rank.
+        /// The number of the rank.
         rank: usize,
-        /// Number of the thread: 0 for the main one.
+        /// The number of the thread: 0 for the main thread.
         thread: usize,
-        /// The frames, the innermost first.
+        /// The frames of the stack, the innermost frame first.
         frames: Vec<Frame>,
     },
 
-    /// Software is about to be imported, which may take long: by a rank, or by a host for all ranks that it is
-    /// going to fork.
+    /// A rank, or a host on behalf of all ranks that it is going to fork, is about to import software. The import may
+    /// take long.
     Importing {
-        /// The package or the engine.
+        /// The name of the package or of the engine.
         what: String,
     },
     /// A process of the user's command has begun its first backward, and joins the run as a rank.
     RankJoined {
-        /// Number of ranks.
+        /// The number of ranks that the process reports.
         world_size: usize,
-        /// Device of the rank's gradients.
+        /// The device of the rank's gradients.
         kind: Device,
-        /// Backend of the default process group.
+        /// The backend of the default process group.
         backend: Backend,
     },
-    /// The ranks that joined have numbered the microbatches of a step, as one of them knows it.
+    /// The joined ranks have numbered the microbatches of a step. The event has the result as one of them knows it.
     RanksAgreed {
         /// The largest number of microbatches of any rank in the first step.
         microbatches: usize,
-        /// Number of codes that were reserved for the microbatches of the first step.
+        /// The number of codes that were reserved for the microbatches of the first step.
         reserved: usize,
         /// The narrowest dtype of the gradients that autograd delivered.
         dtype: Dtype,
     },
-    /// A rank is up, and reports the software that it really runs.
+    /// A rank has started, and reports the software that it really runs.
     RankReady {
-        /// Name and version of each package that matters (`torch`, `zprobe-rank`, …).
+        /// The name and version of each relevant package (`torch`, `zprobe-rank`, …).
         versions: BTreeMap<String, String>,
-        /// Device of the model, for example `cpu` or `cuda:0`.
+        /// The device of the model, for example `cpu` or `cuda:0`.
         device: String,
     },
-    /// The model's parameters, in flat order.
+    /// The parameters of the model, in flat order.
     Model {
-        /// The parameters.
+        /// The parameters, in flat order.
         params: Vec<ParamInfo>,
     },
-    /// Mapping from the elements of a buffer to parameters.
+    /// A layout: the mapping from the elements of a buffer to parameters.
     Layout {
-        /// Name that [`Event::Buffer`] refers to.
+        /// The name by which [`Event::Buffer`] refers to the layout.
         layout: LayoutName,
-        /// The pieces, in the order in which they lie in the buffer.
+        /// The segments of the buffer, in the order in which they lie in the buffer.
         segments: Vec<Segment>,
-        /// True if these are the samples that are recorded of a buffer that is too large: pieces of
-        /// the segments in the layout of the same name without this flag, which comes first.
+        /// True if the segments are the recorded samples of a buffer that is too large. The samples are pieces of the
+        /// segments of the layout with the same name and without this flag, which comes first.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sampled: bool,
     },
     /// The optimizer that the engine really uses.
     OptimizerChosen {
-        /// Class that wraps the inner optimizer.
+        /// The class that wraps the inner optimizer.
         class: String,
-        /// Name of the inner optimizer.
+        /// The name of the inner optimizer.
         inner: String,
     },
-    /// Facts that the engine states about itself: settings that it chose, classes, log entries.
+    /// Facts that the engine states about itself: chosen settings, classes, log entries.
     EngineDescribed {
-        /// The engine that was recognised in a user's script; none where the run's specification names it.
+        /// The engine that was recognised in a user's script; `None` if the run's specification names the engine.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         engine: Option<Engine>,
-        /// Facts by name, in the engine's own words.
+        /// The facts by name, in the engine's own words.
         facts: BTreeMap<String, String>,
     },
     /// A fact that cannot be observed in this release of the engine.
     NotObserved {
-        /// Name of the fact that was not observed.
+        /// The name of the fact that was not observed.
         what: String,
-        /// Reason: the attribute or function that is missing.
+        /// The reason, such as a missing attribute or function.
         why: String,
     },
-    /// The loss scale that a step was taken with, once it is over.
+    /// The loss scale with which a step was taken, reported after the step.
     LossScaled {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// The scale.
+        /// The loss scale of the step.
         scale: f64,
-        /// True if the engine saw an overflow, and skipped the step.
+        /// True if the engine saw an overflow and skipped the step.
         overflow: bool,
     },
-    /// The microbatches of a step after whose backward the engine called an optimizer; none if it called none.
+    /// The microbatches of a step after whose backward the engine called an optimizer.
     OptimizerCalled {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// The microbatches, ascending.
+        /// The numbers of the microbatches, ascending; empty if the engine called no optimizer.
         microbatches: Vec<usize>,
     },
-    /// The parameters that the forward of a microbatch used, compared with those that the step before it left.
-    /// Only of engines that gather parameters for forward.
+    /// A comparison of the parameters that the forward of a microbatch used with the parameters that the previous
+    /// step left. Only emitted for engines that gather parameters for the forward.
     ForwardUsed {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
-        /// Parameters with elements that differ.
+        /// The parameters with differing elements.
         differing: Vec<Differing>,
     },
-    /// The global norm of the gradient as the engine computed it, before clipping.
+    /// The global norm of the gradient before clipping, as the engine computed it.
     GradientNorm {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// The norm; none when it is not finite.
+        /// The norm; `None` if it is not finite.
         norm: Option<f64>,
-        /// The norm to which the engine clips the gradient; 0 for no clipping.
+        /// The norm to which the engine clips the gradient; 0 without clipping.
         limit: f64,
     },
-    /// A phase begins.
+    /// A phase of the step begins.
     PhaseEntered {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch; for phases after the gradient accumulation boundary that of the boundary.
+        /// The number of the microbatch within the step, from 0. For a phase after the gradient accumulation
+        /// boundary, this is the microbatch of the boundary.
         microbatch: usize,
-        /// The phase.
+        /// The phase that begins.
         phase: Phase,
     },
-    /// A backward of a user's script is over: the rank is in the script's own code again.
+    /// A backward of a user's script has ended, and the rank is in the script's own code again.
     BackwardEnded {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
     },
     /// An optimizer of a user's script has stepped.
     StepTaken {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
         /// True if no other optimizer is to step before the step is over.
         is_last: bool,
     },
-    /// The collectives that a rank of a user's script has issued so far, told when it has said nothing else for a
-    /// while.
+    /// The collectives that a rank of a user's script has issued so far. Emitted if the rank has emitted no other
+    /// event for a while.
     CollectivesIssued {
-        /// The process groups of the rank.
+        /// The issued collectives of each process group of the rank.
         groups: Vec<IssuedCollectives>,
     },
-    /// The loss of a microbatch, as the engine was given it.
+    /// The loss of a microbatch, as the engine received it.
     Loss {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
-        /// The loss; none when it is not finite.
+        /// The value of the loss; `None` if it is not finite.
         value: Option<f64>,
     },
-    /// The weights of the elements of a loss in what went backward, term by term.
+    /// The weight of each element of a loss in the backward, term by term.
     LossWeighed(LossWeighed),
     /// A call has clipped gradients of a user's script by their norm.
     GradientsClipped(GradientsClipped),
-    /// A call of a user's script has clipped gradients with which no optimizer stepped.
+    /// A call of a user's script has clipped gradients without the intended effect.
     ClippedInVain(ClippedInVain),
-    /// An optimizer of a user's script steps.
+    /// An optimizer of a user's script is about to step.
     OptimizerStepped(OptimizerStepped),
     /// Elements of half-precision parameters were compared before and after a step of an optimizer.
     UpdatesRounded(UpdatesRounded),
-    /// Numbers that replicas of a parameter, or of a shard of it, have in common, by parameter index; none for a shard of
-    /// which there is one alone.
+    /// Digests of parameters, by parameter index. Replicas of a parameter, or of a shard of it, must have equal
+    /// digests.
     ParametersDigested {
-        /// The optimizer step after which they were taken; none before the first.
+        /// The optimizer step after which the digests were taken; `None` before the first step.
         step: Option<usize>,
-        /// The digests.
+        /// The digest of each parameter; `None` for a shard that exists only once.
         digests: Vec<Option<f64>>,
-        /// Number of the shard that each is of: 0 for a whole parameter. Empty where all are of whole ones.
+        /// The number of the shard that each digest is of, with 0 for a whole parameter. Empty if all digests are of
+        /// whole parameters.
         #[serde(default)]
         shards: Vec<usize>,
     },
-    /// Blocks of a user's model that ran in forward, of which no backward of the step has reached a parameter.
+    /// Blocks of a user's model that ran in the forward, and whose parameters no backward of the step has reached.
     BlocksUnreached {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// The blocks.
+        /// The blocks that no backward has reached.
         blocks: Vec<Block>,
     },
-    /// Gradients of the first step that later ones had not cleared when an optimizer consumed them.
+    /// Gradients of the first step that later steps had not cleared when an optimizer consumed them.
     GradientsLeft {
-        /// Optimizer step in which they were consumed.
+        /// The optimizer step in which the gradients were consumed.
         step: usize,
-        /// Parameters, and the weight of their old gradients.
+        /// The parameters, each with the weight of its old gradients.
         params: Vec<Left>,
     },
-    /// A step of a user's script is over.
+    /// A step of a user's script has ended.
     StepEnded {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Number of its microbatches.
+        /// The number of microbatches of the step.
         microbatches: usize,
     },
-    /// A user's script has cleared the gradients of a microbatch on purpose: no update has them.
+    /// A user's script has cleared the gradients of a microbatch on purpose, so that no update contains them.
     MicrobatchSetAside {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
-        /// Reason for it.
+        /// The reason why the script cleared the gradients.
         why: Aside,
     },
-    /// A user's script has cleared the gradients of all microbatches of a step without stepping; the
-    /// step began again.
+    /// A user's script has cleared the gradients of all microbatches of a step without stepping. The step began
+    /// again.
     WindowGivenUp {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Number of microbatches.
+        /// The number of microbatches whose gradients were cleared.
         microbatches: usize,
     },
-    /// An engine of a user's script made something else of whole gradients, before an optimizer consumed
-    /// them.
+    /// An engine of a user's script has transformed whole gradients before an optimizer consumed them.
     GradientsTransformed {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch whose backward was the last one before.
+        /// The number of the last microbatch whose backward came before the transformation.
         microbatch: usize,
-        /// Kind of the transformation.
+        /// The kind of the transformation.
         how: Transform,
     },
     /// Gradients that a rank of a user's script had accumulated changed between two backwards, outside of both.
     GradientsChanged {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch of the first of the two backwards.
+        /// The number of the microbatch of the first of the two backwards.
         microbatch: usize,
-        /// Parameters (indices) whose gradients changed.
+        /// The indices of the parameters whose gradients changed.
         params: Vec<usize>,
     },
     /// Facts about a user's script that gradients do not show.
     ScriptRemarked(Remarks),
-    /// The autograd graph of a microbatch's loss, before backward.
+    /// The autograd graph of a microbatch's loss, before the backward.
     GraphWalked {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
-        /// Number of `AccumulateGrad` nodes reached.
+        /// The number of `AccumulateGrad` nodes that the graph reaches.
         accumulate_grad_nodes: usize,
-        /// Parameters (indices) that the graph reaches.
+        /// The indices of the parameters that the graph reaches.
         params: Vec<usize>,
     },
-    /// Number of times that each parameter's gradient hook fired during the backward of a
-    /// microbatch.
+    /// The number of times that the gradient hook of each parameter fired during the backward of a microbatch.
     HooksFired {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
-        /// Number of firings, by parameter index.
+        /// The number of hook firings, by parameter index.
         fired: Vec<u32>,
-        /// Number of gradients that autograd delivered, by parameter index; none if that was not
+        /// The number of gradients that autograd delivered, by parameter index; `None` if the deliveries were not
         /// watched.
         arrived: Option<Vec<u32>>,
     },
     /// A bucket is about to be reduced.
     BucketFlushed {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Microbatch.
+        /// The number of the microbatch within the step, from 0.
         microbatch: usize,
-        /// Number of this flush within the step.
+        /// The number of this flush within the step, from 0.
         flush: usize,
-        /// Reason for the flush.
+        /// The reason for the flush.
         reason: FlushReason,
-        /// Number of elements in the bucket.
+        /// The number of elements in the bucket.
         elements: usize,
-        /// Capacity in elements.
+        /// The capacity of the bucket, in elements.
         capacity: usize,
-        /// Parameters (indices) in the bucket, in the order in which they were put there.
+        /// The indices of the parameters in the bucket, in the order in which they were added.
         params: Vec<usize>,
     },
-    /// A collective is about to be issued, after the ranks have agreed on what it is.
+    /// A collective is about to be issued, after the ranks have agreed on the kind and size of the collective.
     CollectiveEntered {
-        /// Sequence number, the same on all ranks.
+        /// The sequence number of the collective, which is the same on all ranks.
         sequence: u64,
-        /// The operation.
+        /// The operation of the collective.
         op: CollectiveOp,
-        /// Element type on the wire: a gradient's dtype, `int64` for digests, or `fp64` for norms.
+        /// The element type of the transferred data: a gradient's dtype, `int64` for digests, or `fp64` for norms.
         dtype: String,
-        /// Number of elements that each rank puts in.
+        /// The number of elements that each rank contributes.
         numel: usize,
     },
-    /// The ranks were about to issue different collectives; none was issued.
+    /// The ranks were about to issue different collectives, so none was issued.
     CollectiveMismatch {
-        /// Sequence number.
+        /// The sequence number at which the ranks disagreed.
         sequence: u64,
-        /// Collective that each rank announced, by rank.
+        /// The collective that each rank announced, in the order of the ranks.
         announced: Vec<String>,
     },
-    /// Content of a buffer at a point of the gradient's journey.
+    /// The content of a buffer at a point of the gradient's journey.
     Buffer {
-        /// Optimizer step; none before the first.
+        /// The number of the optimizer step, from 0; `None` before the first step.
         step: Option<usize>,
-        /// Microbatch, for points inside the accumulation.
+        /// The number of the microbatch within the step, from 0, for points inside the accumulation; `None` for other
+        /// points.
         microbatch: Option<usize>,
-        /// Point of the gradient's journey.
+        /// The point of the gradient's journey at which the buffer was read.
         point: Point,
-        /// Name of the layout that maps the elements to parameters.
+        /// The name of the layout that maps the elements to parameters.
         layout: LayoutName,
-        /// The elements.
+        /// The elements of the buffer.
         payload: Payload,
     },
-    /// Digests of a step's buffers as all-gathered in band, over the engine's own process group.
+    /// The digests of a step's buffers, which ranks all-gather over the engine's own process group.
     DigestsGathered {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// For each rank the [`super::combined_digest`] of its [`Event::Buffer`]s since the last
-        /// gathering. Empty in a trace where they are those of the first rank in this step.
+        /// The [`super::combined_digest`] of each rank's [`Event::Buffer`]s since the last gathering, in the order of
+        /// the ranks. Empty in a trace if the list equals the one that the first rank gathered in this step.
         digests: Arc<Vec<String>>,
     },
-    /// Duration of a step, without the time for making its data.
+    /// The duration of a step, without the time for making its data.
     StepTimed {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
-        /// Nanoseconds until the engine's step was over.
+        /// The time until the engine's step was over, in nanoseconds.
         engine_ns: u64,
-        /// Nanoseconds until the rank was done with the step, its observation included.
+        /// The time until the rank was done with the step, including its observation, in nanoseconds.
         total_ns: u64,
     },
-    /// The rank cannot go on.
+    /// The rank cannot continue because of a failure.
     Failed {
-        /// Message of the failure, in the engine's own words.
+        /// The message of the failure, in the engine's own words.
         message: String,
     },
-    /// The rank has done all its work. Always the last event of a rank.
+    /// The rank has done all its work. This is always the last event of a rank.
     Finished,
 }
 
 /// A frame of a Python stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Frame {
-    /// File, without what is private in its path: relative to the script's working directory, to the
-    /// directory of packages or to that of the standard library, or its name alone.
+    /// The file path without its private part: relative to the script's working directory, to the directory of
+    /// packages or to the directory of the standard library, or only the file name.
     pub file: String,
-    /// Line, from 1; 0 where it is not known.
+    /// The line number, from 1; 0 if the line is unknown.
     pub line: usize,
-    /// Name of the function.
+    /// The name of the function.
     pub function: String,
-    /// True if the file is the user's own code: no package, and not the standard library.
+    /// True if the file is the user's own code, and not part of a package or of the standard library.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_own: bool,
 }
 
 impl Frame {
-    /// The place in words: `train.py:57 (load)`.
+    /// Returns the place of the frame in words: `train.py:57 (load)`.
     pub fn place(&self) -> String {
         format!("{}:{} ({})", self.file, self.line, self.function)
     }
 }
 
-/// A parameter as the engine holds it.
+/// A parameter of the model, as the engine holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ParamInfo {
-    /// Dotted name.
+    /// The dotted name of the parameter.
     pub name: String,
-    /// Shape.
+    /// The dimensions of the parameter.
     pub shape: Vec<usize>,
     /// True if the parameter requires a gradient.
     pub trainable: bool,
-    /// Ranks that have the parameter, as tensor parallelism leaves it; empty for all.
+    /// The ranks that have the parameter, if tensor parallelism leaves it on some ranks only; empty for all ranks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<usize>,
 }
 
-/// Outcome of a process that has ended.
+/// The outcome of a process that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The process exited with this code.
     Code(i32),
-    /// The process was ended by this signal.
+    /// The process was ended by the signal with this number.
     Signal(i32),
     /// The process was ended by zprobe, because the run was over.
     Reaped,
-    /// The process ended and zprobe, which did not start it, does not know how.
+    /// The process ended, and its outcome is unknown because zprobe did not start the process.
     Unseen,
-    /// The process ended together with the launcher that had started it, which this signal ended.
+    /// The process ended together with its launcher, which was ended by the signal with this number.
     WithLauncher(i32),
-    /// Its agent was lost, so that nothing more is known of it.
+    /// The agent of the process was lost, so that the outcome of the process is unknown.
     Lost,
 }
 
 impl Outcome {
-    /// The end of a process, or of its launcher, by a signal, in words; none for other ends.
+    /// Describes the end of a process, or of its launcher, by a signal, in words. Returns `None` for other outcomes.
     pub fn death(self) -> Option<String> {
         let (number, before) = match self {
             Self::Signal(number) => (number, ""),
@@ -512,40 +512,41 @@ impl Outcome {
         })
     }
 
-    /// The outcome that counts among several commands: the first that is not a success. A command that zprobe had to kill
-    /// has none. `known` is that of the commands before `next`, if there were any.
+    /// Returns the outcome that counts among several commands: the first outcome that is not a success. A command
+    /// that zprobe had to kill has the outcome `None`. `known` is the counting outcome of the commands before `next`,
+    /// if there were any.
     pub fn of_commands(known: Option<Option<Self>>, next: Option<Self>) -> Option<Self> {
         known.filter(|known| *known != Some(Self::Code(0))).unwrap_or(next)
     }
 }
 
-/// The elements of a parameter that are not what they should be.
+/// The elements of a parameter that differ from the expected values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Differing {
-    /// Index of the parameter.
+    /// The index of the parameter in flat order.
     pub param: usize,
-    /// Number of these elements.
+    /// The number of differing elements.
     pub elements: usize,
-    /// Index of the first of them in the parameter.
+    /// The index of the first differing element within the parameter.
     pub first: usize,
 }
 
 named_enum! {
-    /// Kind of violation in a line on the event channel of a rank.
+    /// The kind of violation in a line on the event channel of a rank.
     pub enum Violation {
         /// The line is not JSON.
         NotJson = "not-json",
-        /// The line is JSON but no record of this protocol version.
+        /// The line is JSON, but not a record of this protocol version.
         NotARecord = "not-a-record",
-        /// The event points outside the run: a step, a microbatch or a size that it does not have.
+        /// The event does not fit the run, for example because the run has no such step, microbatch or size.
         Implausible = "implausible",
-        /// The record says that it comes from another rank or another run.
+        /// The record names another rank or another run.
         WrongSender = "wrong-sender",
-        /// The record's sequence number does not follow the one before.
+        /// The sequence number of the record does not follow the previous number.
         OutOfSequence = "out-of-sequence",
         /// The line does not end within the size limit.
         TooLong = "too-long",
-        /// The record came after the rank's `finished`.
+        /// The record came after the rank's `finished` event.
         AfterFinished = "after-finished",
         /// The event is one that only the launcher may emit.
         LauncherEvent = "launcher-event",
@@ -553,71 +554,71 @@ named_enum! {
 }
 
 named_enum! {
-    /// Reason why an agent counts as lost.
+    /// The reason why an agent counts as lost.
     pub enum AgentLoss {
-        /// The agent has closed the connection: its process has ended.
+        /// The agent has closed the connection, because its process has ended.
         Closed = "closed",
-        /// The agent was silent for half the timeout of the run: its machine is down, or out of reach.
+        /// The agent was silent for half the timeout of the run, because its machine is down or unreachable.
         Silent = "silent",
-        /// The agent said something that agents do not say.
+        /// The agent sent a line that violates the protocol between agents.
         Garbled = "garbled",
     }
 }
 
 named_enum! {
-    /// Reason why a script clears gradients of a step on purpose.
+    /// The reason why a script clears gradients of a step on purpose.
     pub enum Aside {
-        /// The parameters were changed before the next backward, as by sharpness-aware minimisation.
+        /// The parameters were changed before the next backward, as in sharpness-aware minimisation.
         ParametersChanged = "parameters-changed",
-        /// The backward was one for the gradient of an input, as for an adversarial example.
+        /// The backward was made for the gradient of an input, as for an adversarial example.
         InputGradient = "input-gradient",
     }
 }
 
 named_enum! {
-    /// Transformation of a gradient, of which every element depends on all others.
+    /// A transformation of a gradient in which every new element depends on all old elements.
     pub enum Transform {
-        /// The matrix was orthogonalised, as by Muon.
+        /// The gradient matrix was orthogonalised, as by Muon.
         Orthogonalised = "orthogonalised",
     }
 }
 
 named_enum! {
-    /// Part of the model that a buffer holds.
+    /// The part of the model that a buffer holds.
     pub enum LayoutName {
-        /// Every parameter.
+        /// The buffer holds every parameter.
         Full = "full",
-        /// The partition that this rank owns.
+        /// The buffer holds the partition that this rank owns.
         Partition = "partition",
     }
 }
 
 named_enum! {
-    /// A phase of the step.
+    /// A phase of an optimizer step.
     pub enum Phase {
-        /// Forward.
+        /// The forward of a microbatch.
         Forward = "forward",
-        /// Backward, hooks included.
+        /// The backward of a microbatch, including the gradient hooks.
         Backward = "backward",
-        /// Gradients are added to the accumulator.
+        /// The gradients are added to the accumulator.
         Accumulate = "accumulate",
-        /// Reduction at the gradient accumulation boundary.
+        /// The gradients are reduced at the gradient accumulation boundary.
         Reduce = "reduce",
-        /// The inner optimizer's step.
+        /// The inner optimizer steps.
         OptimizerStep = "optimizer-step",
-        /// All-gather of updated parameters.
+        /// The updated parameters are all-gathered.
         AllGather = "all-gather",
-        /// The in-band exchange of digests.
+        /// The ranks exchange digests over the engine's own process group.
         Digests = "digests",
     }
 }
 
 named_enum! {
-    /// Reason for which a bucket was flushed.
+    /// The reason why a bucket was flushed.
     pub enum FlushReason {
-        /// The next parameter did not fit.
+        /// The next parameter did not fit into the bucket.
         Full = "full",
-        /// A parameter larger than the bucket is reduced by itself.
+        /// A parameter larger than the bucket is reduced separately.
         Oversized = "oversized",
         /// The gradient accumulation boundary was reached.
         Boundary = "boundary",
@@ -625,17 +626,17 @@ named_enum! {
 }
 
 named_enum! {
-    /// A collective operation.
+    /// The operation of a collective.
     pub enum CollectiveOp {
-        /// Sum over ranks, on every rank.
+        /// All ranks get the sum over the ranks.
         AllReduce = "all-reduce",
-        /// Concatenation over ranks, on every rank.
+        /// All ranks get the concatenation over the ranks.
         AllGather = "all-gather",
-        /// Data of one rank, on every rank.
+        /// All ranks get the data of one rank.
         Broadcast = "broadcast",
-        /// Sum over ranks, on one rank.
+        /// One rank gets the sum over the ranks.
         Reduce = "reduce",
-        /// Sum over ranks, a part of it on each rank.
+        /// Each rank gets a part of the sum over the ranks.
         ReduceScatter = "reduce-scatter",
     }
 }

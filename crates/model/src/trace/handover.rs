@@ -1,28 +1,28 @@
-//! Messages between launcher and pool, on a socket that keeps messages apart.
+//! The messages between launcher and pool, on a socket that preserves message boundaries.
 //!
-//! The pool says [`WARM`] once. For each run, the launcher then sends one message: the environment
-//! variables of the run, with descriptors beside it. The run's host answers on the first of them
-//! with its process id. See `docs/protocol.md`.
+//! The pool sends [`WARM`] once. For each run, the launcher then sends one message with the environment variables of
+//! the run, together with descriptors. The host of the run answers with its process id on the first of these
+//! descriptors. See `docs/protocol.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-/// The only message of a pool: the engine is loaded.
+/// The only message of a pool, which says that its engine is loaded.
 pub const WARM: &[u8] = b"warm";
 
-/// Longest message about a run, in bytes: the kernel's limit for a single variable of a new
-/// process, so that a run that can be started can be handed over.
+/// The length of the longest message about a run, in bytes. This is the kernel's limit for a single environment
+/// variable of a new process, so every run that can be started can also be handed over to a pool.
 pub const MESSAGE_LIMIT: usize = 128 << 10;
 
-/// Largest number of descriptors of one message; a limit of the kernel (`SCM_MAX_FD`).
+/// The largest number of descriptors of one message, a limit of the kernel (`SCM_MAX_FD`).
 pub const MOST_DESCRIPTORS: usize = 253;
 
-/// Number of descriptors before the ranks' event channels: for the answer, standard output,
-/// standard error, the store's socket and the host channel.
+/// The number of descriptors before the ranks' event channels: the answer pipe, standard output, standard error, the
+/// socket of the TCPStore, and the host channel.
 pub const LEADING_DESCRIPTORS: usize = 5;
 
-/// Encodes variables as one message: `NAME=VALUE`, each ended by a zero byte, which neither a name
-/// nor a value can hold.
+/// Encodes variables as one message: each as `NAME=VALUE` with a terminating zero byte, which neither a name nor a
+/// value can contain.
 pub fn encode<'a>(variables: impl IntoIterator<Item = (&'a str, &'a OsStr)>) -> Vec<u8> {
     let mut message = Vec::new();
     for (name, value) in variables {
@@ -34,7 +34,7 @@ pub fn encode<'a>(variables: impl IntoIterator<Item = (&'a str, &'a OsStr)>) -> 
     message
 }
 
-/// The variables of a message, as they were encoded. None when it is no such message.
+/// Decodes the variables of a message, or returns `None` if the message is malformed.
 pub fn decode(message: &[u8]) -> Option<Vec<(OsString, OsString)>> {
     let variables = message.strip_suffix(&[0])?.split(|&byte| byte == 0);
     variables

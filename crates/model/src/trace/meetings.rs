@@ -1,14 +1,14 @@
-//! Meetings, where ranks wait for each other, as far as their events tell.
+//! Meetings: points at which ranks wait for each other, read from the events of the ranks.
 //!
-//! Some events say that a rank has come to a point that it passes only together with the others. No
-//! event says that the rank has passed the point: its next event, whatever it is, shows it.
+//! Some events say that a rank has come to a point that it passes only together with the other ranks. No event says
+//! that the rank has passed the point; the next event of the rank, whatever it is, shows this.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CollectiveOp, Event, IssuedCollectives, Phase};
 
-/// A point that a rank passes only when the other ranks have come to it too.
+/// A point that a rank passes only when the other ranks have come to the same point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Meeting {
@@ -16,42 +16,43 @@ pub enum Meeting {
     Start,
     /// The exchange of digests at the end of a step.
     Digests {
-        /// Optimizer step.
+        /// The number of the optimizer step, from 0.
         step: usize,
     },
     /// A collective of the engine.
     Collective {
-        /// Sequence number, the same on all ranks.
+        /// The sequence number of the collective, which is the same on all ranks.
         sequence: u64,
-        /// The operation.
+        /// The operation of the collective.
         op: CollectiveOp,
     },
-    /// A collective of a process group of a user's script.
+    /// A collective on a process group of a user's script.
     Group {
-        /// Number of collectives that the rank has issued on the group, this one included.
+        /// The number of collectives that the rank has issued on the group, including this collective.
         issued: u64,
-        /// Number of ranks of the group.
+        /// The number of ranks of the group.
         ranks: usize,
     },
 }
 
-/// A rank that waits for others.
+/// A rank that waits for others, with the meeting in which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
-    /// The rank.
+    /// The number of the rank.
     pub rank: usize,
-    /// Meeting in which the rank waits.
+    /// The meeting in which the rank waits.
     pub meeting: Meeting,
 }
 
-/// Number of lines of meetings. The meetings of a line are counted in order: one line has the start
-/// and the exchanges of digests, the other the collectives.
+/// The number of lines of meetings. The meetings of a line are counted in order. The first line has the start and the
+/// exchanges of digests, the second line the collectives of the engine.
 const LINES: usize = 2;
 
-/// Last meeting that a rank has come to on each line of meetings; none where it has come to none.
+/// The number of the last meeting that a rank has come to on each line of meetings; `None` for a line without such a
+/// meeting.
 pub type Reached = [Option<u64>; LINES];
 
-/// Progress of every rank along the lines of meetings.
+/// The progress of every rank along the lines of meetings.
 #[derive(Clone, Debug)]
 pub struct Meetings {
     ranks: Vec<Rank>,
@@ -62,14 +63,14 @@ struct Rank {
     /// The meeting that the last event of the rank is about.
     at: Option<Meeting>,
     reached: Reached,
-    /// The collectives that it has issued, where that is the last that it has said.
+    /// The collectives that the rank has issued, if its last event reports them; otherwise empty.
     issued: Vec<IssuedCollectives>,
-    /// True if the rank is done, so that no other waits for it any more.
+    /// True if the rank is done, so that no other rank waits for it any more.
     gone: bool,
 }
 
 impl Meeting {
-    /// The meeting that a rank has come to with this event.
+    /// Returns the meeting that a rank has come to with this event.
     pub fn of(event: &Event) -> Option<Self> {
         match *event {
             Event::RankReady { .. } => Some(Self::Start),
@@ -81,8 +82,8 @@ impl Meeting {
         }
     }
 
-    /// Line of the meeting, and its place among the meetings of that line; none for a collective of a
-    /// group, since each group has a line of its own.
+    /// Returns the line of the meeting, and the number of the meeting on that line. Returns `None` for a collective
+    /// of a group, because each group has its own line.
     fn place(self) -> Option<(usize, u64)> {
         match self {
             Self::Start => Some((0, 0)),
@@ -107,17 +108,17 @@ impl std::fmt::Display for Meeting {
 }
 
 impl Meetings {
-    /// Meetings of ranks that have not sent any event yet.
+    /// Creates the state of ranks that have not sent any event yet.
     pub fn new(ranks: usize) -> Self {
         Self { ranks: vec![Rank::default(); ranks] }
     }
 
-    /// Adds ranks, up to this number.
+    /// Adds ranks until there are `ranks` of them.
     pub fn grow(&mut self, ranks: usize) {
         self.ranks.resize(ranks.max(self.ranks.len()), Rank::default());
     }
 
-    /// Takes note of an event of `rank`.
+    /// Notes an event of `rank`.
     pub fn see(&mut self, rank: usize, event: &Event) {
         let rank = &mut self.ranks[rank];
         rank.at = Meeting::of(event);
@@ -132,25 +133,25 @@ impl Meetings {
         }
     }
 
-    /// Takes note that `rank` has finished or ended: it comes to no meeting any more.
+    /// Notes that `rank` has finished or ended, and comes to no further meeting.
     pub fn leave(&mut self, rank: usize) {
         self.ranks[rank].gone = true;
     }
 
-    /// Last meeting on each line that all ranks have come to, except for those that are done.
+    /// Returns, for each line, the last meeting that all ranks have come to, except for ranks that are done.
     pub fn reached_by_all(&self) -> Reached {
         let still_here = self.ranks.iter().filter(|rank| !rank.gone).map(|rank| rank.reached);
         let least = |one: Reached, other: Reached| [one[0].min(other[0]), one[1].min(other[1])];
         still_here.reduce(least).unwrap_or_default()
     }
 
-    /// The meeting that `rank` is in, as far as its last event tells.
+    /// Returns the meeting that the last event of `rank` is about.
     pub fn at(&self, rank: usize) -> Option<Meeting> {
         self.ranks[rank].at
     }
 
-    /// The meeting in which `rank` waits for a rank that has not come to it. `by_all` is what
-    /// [`Self::reached_by_all`] returns.
+    /// Returns the meeting in which `rank` waits for a rank that has not come to it. `by_all` is the result of
+    /// [`Self::reached_by_all`].
     pub fn waits(&self, rank: usize, by_all: &Reached) -> Option<Meeting> {
         let is_ahead = |meeting: &Meeting| {
             meeting.place().is_some_and(|(line, place)| Some(place) > by_all[line])
@@ -158,8 +159,8 @@ impl Meetings {
         self.at(rank).filter(is_ahead).or_else(|| self.waits_in_group(rank))
     }
 
-    /// The collective in which a rank that is silent waits for one of its group that is silent, too, and has
-    /// not issued it.
+    /// Returns the collective in which a silent rank waits for another silent rank of the same group that has not
+    /// issued the collective.
     fn waits_in_group(&self, rank: usize) -> Option<Meeting> {
         let is_behind = |other: &Rank, group: &IssuedCollectives| {
             let mut own = other.issued.iter().filter(|it| it.ranks == group.ranks);
@@ -173,7 +174,7 @@ impl Meetings {
         Some(Meeting::Group { issued: group.count, ranks: group.ranks.len() })
     }
 
-    /// The line of the meeting that `rank` is in, as an index into [`Reached`].
+    /// Returns the line of the meeting that `rank` is in, as an index into [`Reached`].
     pub fn line(&self, rank: usize) -> Option<usize> {
         self.at(rank).and_then(|meeting| Some(meeting.place()?.0))
     }
@@ -196,7 +197,7 @@ mod tests {
         Event::PhaseEntered { step: 0, microbatch: 0, phase }
     }
 
-    /// Ranks that wait after these events, each of a rank.
+    /// Returns the ranks that wait after these events. Each event comes with its rank.
     fn waiting(ranks: usize, events: &[(usize, Event)]) -> Vec<usize> {
         let mut meetings = Meetings::new(ranks);
         for (rank, event) in events {
@@ -227,7 +228,7 @@ mod tests {
         };
         assert_eq!(waiting(2, &[(0, issued(8)), (1, issued(7))]), [0]);
         assert!(waiting(2, &[(0, issued(8)), (1, issued(8))]).is_empty());
-        // Rank 1 goes on, or another group is meant.
+        // In the next cases, rank 1 has continued, or issued a collective on another group.
         assert!(
             waiting(2, &[(0, issued(8)), (1, issued(7)), (1, phase(Phase::Backward))]).is_empty()
         );

@@ -1,8 +1,7 @@
-//! The trace of a run: its events, and the records in which they are kept.
+//! The trace of a run: its events, and the records that hold them.
 //!
-//! Ranks and launcher emit [`Event`]s; each is wrapped in a [`Record`] and written to
-//! `trace.jsonl` in the run directory as it happens, so a run whose ranks died is still a trace.
-//! Everything a report says is computed from this file alone.
+//! Ranks and launcher emit [`Event`]s. Each event is wrapped in a [`Record`] and written to `trace.jsonl` in the run
+//! directory at once, so a run whose ranks died still has a trace. The report is computed only from this file.
 
 mod contents;
 pub mod contract;

@@ -1,4 +1,4 @@
-//! Buffer contents inside a trace.
+//! The content of a buffer inside a trace.
 
 use std::sync::Arc;
 
@@ -12,26 +12,25 @@ use crate::spec::Dtype;
 
 /// The elements of a buffer, bit for bit.
 ///
-/// Content that is in a trace already is not written again: a payload without `data` has that
-/// of the payload before it with the same digest, dtype and number of elements. Where there is
-/// none, the content was not recorded.
+/// A trace stores each content only once: a payload without `data` has the content of an earlier payload with the
+/// same digest, dtype and number of elements. If there is no such payload, the content was not recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Payload {
-    /// Element type.
+    /// The dtype of the elements.
     pub dtype: Dtype,
-    /// Number of elements.
+    /// The number of elements.
     pub numel: usize,
-    /// Euclidean norm in fp64, as the rank computed it; none when it is not finite.
+    /// The Euclidean norm in fp64, as the rank computed it; `None` if the norm is not finite.
     pub norm: Option<f64>,
-    /// [`digest`] of the bytes.
+    /// The [`digest`] of the bytes.
     pub digest: String,
-    /// The bytes, little-endian, in base64; empty where they are not written.
+    /// The bytes, little-endian, in base64; empty if the trace does not store them here.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub data: Arc<str>,
 }
 
 impl Payload {
-    /// Wraps little-endian `bytes`; `norm` is the one that the sender computed.
+    /// Wraps little-endian `bytes`; `norm` is the norm that the rank computed.
     pub fn new(dtype: Dtype, bytes: &[u8], norm: f64) -> Self {
         Self {
             dtype,
@@ -42,22 +41,21 @@ impl Payload {
         }
     }
 
-    /// A copy of the payload without its content.
+    /// Returns a copy of the payload without its content.
     #[must_use]
     pub fn without_content(&self) -> Self {
         Self { data: Arc::default(), digest: self.digest.clone(), ..*self }
     }
 
-    /// Returns true if the payload has its content, so that it can be read.
+    /// Returns true if the payload has its content, so that the elements can be read.
     pub fn has_content(&self) -> bool {
         self.numel == 0 || !self.data.is_empty()
     }
 
-    /// The bytes of the elements, little-endian.
+    /// Returns the bytes of the elements, little-endian.
     ///
     /// # Errors
-    /// A sentence that says what is malformed, when the text is no base64 or its length is wrong,
-    /// or that the content was not recorded.
+    /// Returns a sentence if the text is not base64, if its length is wrong, or if the content was not recorded.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         if !self.has_content() {
             return Err("the content of the buffer was not recorded".to_owned());
@@ -77,10 +75,10 @@ impl Payload {
         Ok(bytes)
     }
 
-    /// The elements in fp64, which holds every value of every [`Dtype`] exactly.
+    /// Returns the elements in fp64, which represents every value of every [`Dtype`] exactly.
     ///
     /// # Errors
-    /// As [`Payload::bytes`].
+    /// Fails like [`Payload::bytes`].
     pub fn values(&self) -> Result<Vec<f64>, String> {
         let bytes = self.bytes()?;
         Ok(match self.dtype {
@@ -106,12 +104,12 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
     bytes.as_chunks::<2>().0.iter().map(|chunk| u16::from_le_bytes(*chunk))
 }
 
-/// BLAKE2b with 8 bytes of output, in hexadecimal (Python: `hashlib.blake2b(digest_size=8)`).
+/// Returns the BLAKE2b hash with 8 bytes of output, in hexadecimal (Python: `hashlib.blake2b(digest_size=8)`).
 pub fn digest(bytes: &[u8]) -> String {
     hex(&Blake2b::<U8>::digest(bytes))
 }
 
-/// Digest of digests: of their hexadecimal texts, one after the other.
+/// Returns the digest of the concatenated hexadecimal texts of several digests.
 pub fn combined_digest<'a>(digests: impl IntoIterator<Item = &'a str>) -> String {
     let mut hasher = Blake2b::<U8>::new();
     for digest in digests {
@@ -154,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_digest_is_that_of_pythons_hashlib() {
-        // hashlib.blake2b(b"zprobe", digest_size=8).hexdigest()
+        // The expected value is that of hashlib.blake2b(b"zprobe", digest_size=8).hexdigest().
         assert_eq!(digest(b"zprobe"), "44b0cd6e3d926afe");
     }
 }

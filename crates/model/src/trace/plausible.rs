@@ -1,31 +1,30 @@
-//! Checks that an event is possible in a given run. The diagnosis uses the numbers in events as
-//! indices, so an event that points outside the run does not get past the launcher, or past the
-//! reader of a trace.
+//! Checks that an event is possible in a given run. The diagnosis uses the numbers in events as indices, so the
+//! launcher and the reader of a trace refuse events with numbers outside the run.
 
 use super::{
     ClippedInVain, Event, GradientsClipped, LossWeighed, OptimizerStepped, Payload, UpdatesRounded,
 };
 use crate::spec::{MOST_RANKS, RunSpec, plan::Segment};
 
-/// Largest number of elements that a model may have: far above any model, far below any overflow.
+/// The largest number of elements that a model may have: far above any real model, and far below any overflow.
 const MOST_ELEMENTS: usize = 1 << 40;
 
-/// Largest number of steps, and of microbatches of a step, that a script is watched for.
+/// The largest number of steps for which a script is watched, and the largest number of microbatches of a step.
 const MOST_STEPS: usize = 1 << 16;
 
 impl Event {
     /// Checks that the event fits a run of `spec`.
     ///
     /// # Errors
-    /// A phrase that says what does not fit.
+    /// Returns a phrase that describes the mismatch.
     pub fn fits(&self, spec: &RunSpec) -> Result<(), String> {
         let (step, microbatch) = self.moment();
         if let Some(step) = step.filter(|step| *step >= spec.steps) {
-            return Err(format!("step {step} of a run of {}", spec.steps));
+            return Err(format!("step {step} of a run of {} steps", spec.steps));
         }
         let ga = spec.gradient_accumulation_steps;
         if let Some(microbatch) = microbatch.filter(|microbatch| *microbatch >= ga) {
-            return Err(format!("microbatch {microbatch} of a step of {ga}"));
+            return Err(format!("microbatch {microbatch} of a step of {ga} microbatches"));
         }
         match self {
             Event::Buffer { payload, .. } => fits_payload(payload),
@@ -41,35 +40,35 @@ impl Event {
         }
     }
 
-    /// Checks that the event fits a run of a script, of which nothing is known yet.
+    /// Checks that the event fits a run of a script whose specification is not known yet.
     ///
     /// # Errors
-    /// A phrase that says what does not fit.
+    /// Returns a phrase that describes the mismatch.
     pub fn fits_script(&self) -> Result<(), String> {
         let (step, microbatch) = self.moment();
         if let Some(number) = [step, microbatch].into_iter().flatten().find(|it| *it >= MOST_STEPS)
         {
-            return Err(format!("step or microbatch {number}"));
+            return Err(format!("step or microbatch {number} is out of range"));
         }
         match self {
             Event::RankJoined { world_size, .. } if !(1..=MOST_RANKS).contains(world_size) => {
-                Err(format!("{world_size} ranks"))
+                Err(format!("the run cannot have {world_size} ranks"))
             }
             Event::RanksAgreed { microbatches, reserved, .. }
                 if *microbatches.max(reserved) > MOST_STEPS =>
             {
-                Err(format!("{microbatches} microbatches"))
+                Err(format!("too many microbatches or codes: {microbatches} and {reserved}"))
             }
             Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. }
                 if *rank >= MOST_RANKS =>
             {
-                Err(format!("rank {rank}"))
+                Err(format!("rank {rank} is out of range"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Step and microbatch that the event is about.
+    /// Returns the step and the microbatch that the event is about.
     pub fn moment(&self) -> (Option<usize>, Option<usize>) {
         match *self {
             Event::PhaseEntered { step, microbatch, .. }
@@ -118,10 +117,10 @@ fn fits_payload(payload: &Payload) -> Result<(), String> {
     }
 }
 
-/// Checks that counts can be added up.
+/// Checks that the sum of the counts does not overflow.
 fn fits_counts(counts: &[u32]) -> Result<(), String> {
     let sum = counts.iter().try_fold(0, |sum: u32, count| sum.checked_add(*count));
-    sum.map(drop).ok_or_else(|| "more gradients than any backward has".to_owned())
+    sum.map(drop).ok_or_else(|| "more gradients than any backward delivers".to_owned())
 }
 
 fn fits_segments(segments: &[Segment]) -> Result<(), String> {
@@ -131,13 +130,13 @@ fn fits_segments(segments: &[Segment]) -> Result<(), String> {
     }))
 }
 
-/// Checks that sizes are positive and that their sum is no more than [`MOST_ELEMENTS`].
+/// Checks that all sizes are positive, and that their sum is at most [`MOST_ELEMENTS`].
 fn total(sizes: impl Iterator<Item = Option<usize>>) -> Result<(), String> {
     let mut sum: usize = 0;
     for size in sizes {
         match size.filter(|size| *size > 0).and_then(|size| sum.checked_add(size)) {
             Some(next) if next <= MOST_ELEMENTS => sum = next,
-            _ => return Err("a size that no model has".to_owned()),
+            _ => return Err("a size of 0, or more elements than any model has".to_owned()),
         }
     }
     Ok(())

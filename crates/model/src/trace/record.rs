@@ -1,4 +1,4 @@
-//! Records: events with their sender, order and time, one JSON object a line.
+//! Records: events with their rank, order and time, one JSON object a line.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -12,119 +12,119 @@ use super::{Contents, Event, NoAnswer};
 use crate::run_dir;
 use crate::spec::RunSpec;
 
-/// Version of the record format. Events and fields are only ever added within a version.
+/// The version of the record format. Within a version, events and fields are only added.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Name of the trace inside a run directory.
+/// The name of the trace file inside a run directory.
 pub const TRACE_FILE: &str = "trace.jsonl";
 
-/// Largest number of bytes of a line, so that neither a faulty program nor a damaged file takes all
+/// The largest number of bytes of a line. The limit prevents a faulty program or a damaged file from taking all
 /// memory.
 pub const LONGEST_LINE: usize = 256 << 20;
 
-/// One line of a trace, and of a rank's event channel.
+/// One line of a trace, or of the event channel of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
-    /// Version of the record format: [`PROTOCOL_VERSION`].
+    /// The version of the record format, [`PROTOCOL_VERSION`].
     pub v: u32,
-    /// Id of the run.
+    /// The id of the run.
     pub run: String,
-    /// Rank that sent the record; none for the launcher.
+    /// The rank that sent the record; `None` for the launcher.
     pub rank: Option<usize>,
-    /// Number of this record among those of its sender, from 0.
+    /// The number of this record among the records of its rank or of the launcher, from 0.
     pub seq: u64,
-    /// Nanoseconds since the Unix epoch, on the sender's clock.
+    /// The time in nanoseconds since the Unix epoch, on the clock of the process that sent the record.
     pub t_ns: u64,
-    /// The event itself.
+    /// The recorded event.
     pub event: Event,
 }
 
-/// A recorded run, complete or cut off.
+/// A recorded run, which may be complete or cut off.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// Specification of the run.
+    /// The specification of the run.
     pub spec: RunSpec,
-    /// Every record, in the order in which the launcher received them.
+    /// Every record of the trace, in the order in which the launcher received the records.
     pub records: Vec<Record>,
 }
 
-/// Error that prevents a trace from being read.
+/// An error that prevents a trace from being read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The directory holds no readable trace.
     #[error("cannot read {path}: {cause}; is it a directory that `zprobe run` recorded?")]
     Unreadable {
-        /// File that was tried.
+        /// The file that could not be read.
         path: PathBuf,
-        /// Error of the operating system.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// A line is longer than any record.
+    /// A line is longer than any valid record.
     #[error(
         "{path}, line {line}: longer than {LONGEST_LINE} bytes; the trace was damaged or edited"
     )]
     TooLong {
-        /// The trace.
+        /// The path of the trace file.
         path: PathBuf,
-        /// Line number, from 1.
+        /// The line number, from 1.
         line: usize,
     },
-    /// A line is no record.
+    /// A line is not a record.
     #[error("{path}, line {line}: not a trace record: {}", said(cause))]
     Malformed {
-        /// The trace.
+        /// The path of the trace file.
         path: PathBuf,
-        /// Line number, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// Error of the parser.
+        /// The error of the JSON parser.
         cause: serde_json::Error,
     },
-    /// The trace was written by an incompatible zprobe.
+    /// The trace was written by an incompatible version of zprobe.
     #[error(
         "{path}, line {line}: record version {found}, but this zprobe reads version \
          {PROTOCOL_VERSION}; use the zprobe that recorded it"
     )]
     Version {
-        /// The trace.
+        /// The path of the trace file.
         path: PathBuf,
-        /// Line number, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// Version found.
+        /// The record version in the line.
         found: u32,
     },
-    /// An event points outside the run.
+    /// An event does not fit the run, for example because the run has no such step.
     #[error("{path}, line {line}: {problem}; the trace was damaged or edited")]
     Implausible {
-        /// The trace.
+        /// The path of the trace file.
         path: PathBuf,
-        /// Line number, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// Description of what does not fit.
+        /// A description of the fact that does not fit.
         problem: String,
     },
-    /// The trace is that of a script that did not come far enough.
+    /// The trace is that of a script that ended before it could be checked.
     #[error("{dir}: {reason}")]
     NoAnswer {
-        /// The run directory.
+        /// The path of the run directory.
         dir: PathBuf,
-        /// Reason why nothing can be said of it.
+        /// The reason why the script could not be checked.
         reason: NoAnswer,
     },
-    /// There is no record.
+    /// The trace has no record.
     #[error("{path}: the trace is empty: its run ended before it had recorded anything")]
     Empty {
-        /// The trace.
+        /// The path of the trace file.
         path: PathBuf,
     },
     /// The first record is not `run-started`.
     #[error("{path}: the first record is not run-started; the start of the trace is missing")]
     Headless {
-        /// The trace.
+        /// The path of the trace file.
         path: PathBuf,
     },
 }
 
-/// Message of the parser, cut to a length that can be read: it may repeat a text of the trace.
+/// Returns the parser's message, cut to a readable length, because the message may repeat a long text of the trace.
 fn said(cause: &serde_json::Error) -> String {
     const MOST: usize = 300;
     let text = cause.to_string();
@@ -137,10 +137,10 @@ fn said(cause: &serde_json::Error) -> String {
 impl Trace {
     /// Reads the trace of a run directory.
     ///
-    /// A last line without line feed was cut off while it was written; it is left out.
+    /// A last line without line feed was cut off while it was written, and is ignored.
     ///
     /// # Errors
-    /// When the trace is missing, malformed, or of another version.
+    /// Fails if the trace is missing, malformed, or of another version.
     pub fn read(run_dir: &Path) -> Result<Self, TraceError> {
         let path = run_dir.join(TRACE_FILE);
         let unreadable = |cause| TraceError::Unreadable { path: path.clone(), cause };
@@ -188,12 +188,12 @@ impl Trace {
         Ok(Self { spec, records })
     }
 
-    /// Events with their sender, in order.
+    /// Returns the events in order, each with its rank, which is `None` for the launcher.
     pub fn events(&self) -> impl Iterator<Item = (Option<usize>, &Event)> {
         self.records.iter().map(|record| (record.rank, &record.event))
     }
 
-    /// Number of a rank's records that the trace lacks, by the gaps between its sequence numbers.
+    /// Returns the number of a rank's records that the trace lacks, from the gaps between the sequence numbers.
     pub fn missing_of(&self, rank: usize) -> u64 {
         let of_rank = self.records.iter().filter(|record| record.rank == Some(rank));
         let present: BTreeSet<u64> = of_rank.map(|record| record.seq).collect();

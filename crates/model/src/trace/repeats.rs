@@ -1,21 +1,22 @@
-//! Directories of the repeats of a run.
+//! The directories of the repeats of a run.
 
 use std::path::{Path, PathBuf};
 
 use super::TRACE_FILE;
 use crate::run_dir;
 
-/// Prefix of the names of these directories.
+/// The prefix of the names of the repeats' directories.
 const PREFIX: &str = "repeat-";
 
-/// Directory of repeat `number`, from 0, in the directory of the whole run.
+/// Returns the directory of repeat `number`, from 0, inside the directory of the whole run.
 pub fn repeat_dir(run_dir: &Path, number: usize) -> PathBuf {
     run_dir.join(format!("{PREFIX}{number}"))
 }
 
-/// Directories that hold the traces of a run: those of its repeats, in order, or the run's own.
+/// Returns the directories that hold the traces of a run: the directories of its repeats, in order, or the run
+/// directory itself.
 pub fn trace_dirs(dir: &Path) -> Vec<PathBuf> {
-    // A link leads out of the run directory.
+    // Links are skipped, because they may lead out of the run directory.
     let has_trace = |dir: &PathBuf| run_dir::is_dir(dir) && dir.join(TRACE_FILE).exists();
     let number = |dir: &PathBuf| -> Option<usize> {
         dir.file_name()?.to_str()?.strip_prefix(PREFIX)?.parse().ok()
@@ -33,7 +34,7 @@ pub fn trace_dirs(dir: &Path) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     for (place, (number, repeat)) in repeats.into_iter().enumerate() {
         if number != place {
-            // Later repeats exist, so this one is missing: reading it will fail.
+            // Later repeats exist, so this repeat is missing, and reading its trace will fail.
             dirs.push(repeat_dir(dir, place));
             break;
         }

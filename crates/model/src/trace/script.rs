@@ -1,4 +1,4 @@
-//! Content of the events of a user's script: its loss, its clipping, its updates, its model.
+//! The content of events about a user's script: its loss, its clipping, its updates and its model.
 
 use std::collections::BTreeMap;
 
@@ -13,262 +13,268 @@ pub const LEAST_LOSS_SCALE: f64 = 128.0;
 /// The collectives that a rank has issued on a process group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IssuedCollectives {
-    /// Ranks of the group, ascending.
+    /// The ranks of the group, ascending.
     pub ranks: Vec<usize>,
-    /// Number of collectives that the rank has issued on the group since that began.
+    /// The number of collectives that the rank has issued on the group since the group was created.
     pub count: u64,
 }
 
-/// The weights of the elements of a loss in what went backward.
+/// The weight of each element of a loss in one backward.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LossWeighed {
-    /// Optimizer step.
+    /// The number of the optimizer step, from 0.
     pub step: usize,
-    /// Microbatch.
+    /// The number of the microbatch within the step, from 0.
     pub microbatch: usize,
-    /// Number of the turn in the step, where optimizers take turns.
+    /// The number of the turn within the step, from 0, if optimizers take turns.
     #[serde(default)]
     pub turn: usize,
-    /// Place of the backward in the user's own code, as `file:line`; none if there is none.
+    /// The place of the backward in the user's own code, as `file:line`; `None` if no such place exists.
     pub at: Option<String>,
-    /// Number of samples in the forward before: the length of its first input; none if that was not seen.
+    /// The number of samples in the forward before the backward, which is the length of the forward's first input;
+    /// `None` if the input was not seen.
     pub samples: Option<usize>,
-    /// Digest of the first tensor that the forward was given: equal tensors have equal digests. None if no tensor was seen.
+    /// A digest of the first tensor that the forward received: equal tensors have equal digests. `None` if no tensor
+    /// was seen.
     #[serde(default)]
     pub input: Option<f64>,
-    /// Value of the loss of this microbatch; none if it is infinite or not a number.
+    /// The value of the loss of this microbatch; `None` if the value is infinite or not a number.
     #[serde(default)]
     pub value: Option<f64>,
-    /// Earlier microbatches of the step whose losses go backward again with this one.
+    /// Earlier microbatches of the step whose losses go backward again together with this loss.
     #[serde(default)]
     pub again: Vec<usize>,
-    /// The gradient of the loss itself, which is 1 unless a hook or an argument of backward says otherwise.
+    /// The gradient of the loss itself, which is 1 unless a hook or an argument of backward changes it.
     pub seed: f64,
     /// True if the loss was multiplied by 0, so that none of its elements has a weight.
     #[serde(default)]
     pub zeroed: bool,
-    /// The terms.
+    /// The terms of the loss.
     pub terms: Vec<LossTerm>,
 }
 
 /// A call that clips gradients by their norm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GradientsClipped {
-    /// Optimizer step.
+    /// The number of the optimizer step, from 0.
     pub step: usize,
-    /// Number of backwards of the step before the call.
+    /// The number of backwards of the step before the call.
     pub backwards: usize,
-    /// True if an optimizer had stepped since these backwards.
+    /// True if an optimizer had stepped between the last backward and the call.
     pub late: bool,
-    /// Largest norm that the call allows; none for any.
+    /// The largest norm that the call allows; `None` if the call allows any norm.
     pub limit: Option<f64>,
-    /// The norm that the call returned; none if it was not seen.
+    /// The norm that the call returned; `None` if the norm was not seen.
     pub norm: Option<f64>,
-    /// Sum of the squares of this rank's part of the gradients, before the call; none for a norm of another
-    /// kind.
+    /// The sum of the squares of this rank's part of the gradients, before the call; `None` if the call uses another
+    /// norm than the 2-norm.
     pub share: Option<f64>,
-    /// Number of elements of this rank's part of the gradients.
+    /// The number of elements of this rank's part of the gradients.
     pub elements: usize,
-    /// Factor by which the call has multiplied the gradients.
+    /// The factor by which the call has multiplied the gradients.
     pub factor: f64,
-    /// Place of the call in the user's own code, as `file:line`; none if there is none.
+    /// The place of the call in the user's own code, as `file:line`; `None` if no such place exists.
     pub at: Option<String>,
-    /// Name of the package that made the call; none for the user's own code.
+    /// The name of the package that made the call; `None` for the user's own code.
     pub by: Option<String>,
-    /// The loss scale that the gradients still had; none if there was none.
+    /// The loss scale that the gradients still contained; `None` without a loss scale.
     pub scale: Option<f64>,
 }
 
-/// A call that clips gradients with which no optimizer stepped.
+/// A call that clips gradients without the intended effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClippedInVain {
-    /// Optimizer step.
+    /// The number of the optimizer step, from 0.
     pub step: usize,
-    /// Fate of the gradients.
+    /// The reason why the call did not have the intended effect.
     pub how: InVain,
-    /// Number of microbatches of the step before the call.
+    /// The number of microbatches of the step before the call.
     pub backwards: usize,
-    /// Factor by which the gradients were multiplied between the call and the step; none if they were not.
+    /// The factor by which the gradients were multiplied between the call and the step; `None` if they were not
+    /// multiplied.
     pub factor: Option<f64>,
-    /// Names of the parameters that the call left out.
+    /// The names of the parameters that the call left out.
     #[serde(default)]
     pub left: Vec<String>,
-    /// Place of the call in the user's own code, as `file:line`; none if there is none.
+    /// The place of the call in the user's own code, as `file:line`; `None` if no such place exists.
     pub at: Option<String>,
-    /// Name of the package that made the call; none for the user's own code.
+    /// The name of the package that made the call; `None` for the user's own code.
     pub by: Option<String>,
 }
 
 /// A step of an optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OptimizerStepped {
-    /// Optimizer step.
+    /// The number of the optimizer step of the training, from 0.
     pub step: usize,
-    /// Number of the optimizer on this rank, in the order of their first steps.
+    /// The number of the optimizer on this rank, in the order of the first steps of the optimizers.
     pub optimizer: usize,
-    /// Class of the optimizer.
+    /// The class of the optimizer.
     pub name: String,
-    /// True if no backward came since its last step.
+    /// True if no backward came since the last step with the same gradients.
     pub again: bool,
-    /// Settings of each group of parameters, as lists of numbers by name.
+    /// The settings of each parameter group, as lists of numbers by name.
     pub groups: Vec<BTreeMap<String, Vec<f64>>>,
-    /// The least and the largest number of steps that its state says it has taken; none without a state.
+    /// The smallest and the largest number of steps in the optimizer's state; `None` without a state.
     pub counter: Option<(f64, f64)>,
-    /// True if its averages of gradients hold nothing.
+    /// True if the optimizer's averages of gradients are still empty.
     pub fresh: bool,
-    /// Settings that a trainer was asked for, where it made the optimizer.
+    /// The settings that the user requested from a trainer that created the optimizer.
     pub asked: BTreeMap<String, Vec<f64>>,
-    /// Factor of all gradients in the first step, clipping that was seen left out; none elsewhere.
+    /// The factor of all gradients in the first step, without observed clipping; `None` in other steps, or if
+    /// unknown.
     pub factor: Option<f64>,
 }
 
 /// Facts about a user's script that gradients do not show.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Remarks {
-    /// True if gradients had crossed the ranks before the last backward of a step; none where that was
-    /// not seen.
+    /// True if gradients were reduced over the ranks before the last backward of a step; `None` if the reductions
+    /// were not seen.
     pub reduced_early: Option<bool>,
-    /// The bound of the script's calls of `clip_grad_value_`. None if the script makes no such call.
+    /// The bound of the script's calls of `clip_grad_value_`; `None` if the script makes no such call.
     pub clipped_by_value: Option<f64>,
-    /// Microbatches of a step that each trainer is set to, by its name.
+    /// The number of microbatches of a step that each trainer is set to, by the name of the trainer.
     pub accumulation: BTreeMap<String, usize>,
-    /// Names of the trainers and engines that the process has: `accelerate`, `transformers.Trainer`, `DDP`;
-    /// `num_items_in_batch` where a Trainer divides by the tokens of the whole step.
+    /// The names of the trainers and engines of the process: `accelerate`, `transformers.Trainer`, `DDP`. The name
+    /// `num_items_in_batch` stands for a Trainer that divides by the tokens of the whole step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub engines: Vec<String>,
-    /// True if parameters, or their change, are averaged over the ranks: local SGD.
+    /// True if parameters, or their changes, are averaged over the ranks, as in local SGD.
     #[serde(default)]
     pub averages: bool,
-    /// Number of tensors in optimizers that are no parameters of the model, and that no backward has reached.
+    /// The number of tensors in optimizers that are not parameters of the model and that no backward has reached.
     #[serde(default)]
     pub strays: usize,
-    /// Pairs of parameters that the model's configuration ties, and that are two.
+    /// Pairs of parameters that the model's configuration ties, but that are separate parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untied: Vec<(String, String)>,
-    /// Classes of the optimizers that hold trainable parameters of the model and have never stepped: `SGD`.
+    /// The classes of the optimizers that hold trainable parameters of the model and have never stepped, such as
+    /// `SGD`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle: Vec<String>,
-    /// Keys of configurations that nothing reads.
+    /// Configuration keys that no code reads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<UnreadKeys>,
-    /// Steps of a schedule of learning rates in each step of the training, the most of several. None where no schedule of
-    /// torch was seen.
+    /// The number of steps that a learning rate schedule takes in each training step, the largest of several
+    /// schedules; `None` if no schedule of torch was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<f64>,
-    /// Places of backwards in the user's own code, as `file:line`.
+    /// The places of backwards in the user's own code, as `file:line`.
     pub backward_at: Vec<String>,
-    /// Places of optimizer steps in the user's own code, as `file:line`.
+    /// The places of optimizer steps in the user's own code, as `file:line`.
     pub step_at: Vec<String>,
 }
 
-/// A target token that fills the ends of the rows of a microbatch, all of them at the same side.
+/// A target token that fills the rows of a microbatch up to one end, which is the same for all rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Filler {
-    /// The token.
+    /// The token that fills the rows.
     pub token: i64,
-    /// Number of targets that are this token.
+    /// The number of targets that are the filling token.
     pub seen: usize,
-    /// Number of those that have nothing but this token between them and the end of their row.
+    /// The number of filling tokens that lie at the end of a row, with no other token between them and the end.
     pub at_ends: usize,
-    /// Number of rows.
+    /// The number of rows of the microbatch.
     pub rows: usize,
-    /// Number of such targets in each row that has at least two, of the first rows.
+    /// The number of filling tokens at the end of a row, for each of the first rows with at least two of them.
     pub lengths: Vec<usize>,
-    /// Number of targets beside each other that are other tokens.
+    /// The number of pairs of adjacent targets neither of which is the filling token.
     pub pairs: usize,
-    /// Number of those that are the same token twice.
+    /// The number of pairs of adjacent targets that are the same token, and not the filling token.
     pub repeats: usize,
 }
 
-/// The keys of a configuration that nothing reads.
+/// The keys of a configuration that no code reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadKeys {
-    /// Class of the optimizer that has the configuration as a group; none for DeepSpeed's configuration.
+    /// The class of the optimizer whose parameter group has the keys; `None` for DeepSpeed's configuration.
     pub optimizer: Option<String>,
-    /// The keys.
+    /// The keys that no code reads.
     pub keys: Vec<String>,
-    /// Keys that the optimizer reads; empty for DeepSpeed's configuration.
+    /// The keys that the optimizer reads; empty for DeepSpeed's configuration.
     pub read: Vec<String>,
 }
 
-/// A comparison of half-precision parameters before and after a step of an optimizer that keeps no copy of them in full
-/// precision.
+/// A comparison of half-precision parameters before and after a step of an optimizer that keeps no full-precision
+/// copy of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpdatesRounded {
-    /// Optimizer step.
+    /// The number of the optimizer step of the training, from 0.
     pub step: usize,
-    /// Number of the optimizer on this rank, as in [`OptimizerStepped`].
+    /// The number of the optimizer on this rank, as in [`OptimizerStepped`].
     pub optimizer: usize,
-    /// Dtypes of the parameters.
+    /// The dtypes of the compared parameters.
     pub dtypes: Vec<Dtype>,
-    /// Number of elements that were compared, all of which had a gradient.
+    /// The number of compared elements, all of which had a gradient.
     pub seen: usize,
-    /// Share of the elements, from 0 to 1, that are the same as before.
+    /// The share of the elements that the step left unchanged, from 0 to 1.
     pub share: f64,
 }
 
-/// A term of a loss: elements of one kind, and what each weighs in what goes backward.
+/// A term of a loss: elements of one kind, with the weight of each element in the backward.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LossTerm {
-    /// Kind of the elements.
+    /// The kind of the elements.
     pub of: TermOf,
-    /// Name of what computes the elements, as autograd has it: `LogSoftmax`, `mse`, `Abs`.
+    /// The name of the operation that computes the elements, as autograd calls it: `LogSoftmax`, `mse`, `Abs`.
     pub name: String,
     /// The reductions from the loss to the elements: `mean`, `sum`, `mean of sum`.
     pub kind: String,
-    /// Number of elements with a weight.
+    /// The number of elements with a weight other than 0.
     pub elements: usize,
-    /// Number of the elements of a product that the script does not multiply with 0; none where these are all.
+    /// The number of elements that the script does not multiply by 0; `None` if the script multiplies none by 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonzero: Option<usize>,
-    /// Shape of the elements; of the first term, where several are taken together.
+    /// The shape of the elements of the term; of the first term, if several terms of one kind are taken together.
     pub shape: Vec<usize>,
-    /// Number of terms of this kind in the loss.
+    /// The number of terms of this kind in the loss.
     pub terms: usize,
-    /// Number of times that the loss has the same term: once, or by mistake several times.
+    /// The number of times that the loss includes the same term: once, or by mistake several times.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub times: usize,
-    /// The least weight of an element.
+    /// The smallest weight of an element.
     pub least: f64,
     /// The largest weight of an element.
     pub most: f64,
     /// The sum of all weights.
     pub total: f64,
-    /// True if the script itself gives elements different weights, those of classes for example.
+    /// True if the script itself gives different weights to the elements, for example by class.
     pub weighted: bool,
-    /// Scalars that the loss was multiplied with or divided by on the way, from the root on.
+    /// The scalars by which the loss was multiplied or divided, in order from the root of the backward.
     pub constants: Vec<LossConstant>,
-    /// Elements beside each other that weigh the same, in order: their number, and the weight of each; empty
-    /// where there are too many such runs.
+    /// Runs of consecutive elements with equal weights, in order: the number of elements, and the weight of each
+    /// element. Empty if there are too many runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<(usize, f64)>,
-    /// The target token that fills the ends of rows; none where none does, or where it was not looked for.
+    /// The target token that fills the ends of rows; `None` if no token does, or if the rows were not examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filler: Option<Filler>,
 }
 
-/// A scalar that a loss was multiplied with or divided by.
+/// A scalar by which a loss was multiplied or divided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LossConstant {
-    /// The scalar.
+    /// The value of the scalar.
     pub factor: f64,
-    /// Type of the scalar.
+    /// The type of the scalar in the script.
     pub kind: ConstantKind,
-    /// True for a division.
+    /// True if the loss was divided by the scalar, and false if it was multiplied.
     pub divides: bool,
-    /// True if it is a factor of the whole loss, and not of some of its terms.
+    /// True if the scalar is a factor of the whole loss, and not only of some of its terms.
     pub whole: bool,
-    /// True if the line has the number in digits.
+    /// True if the line of code contains the scalar in digits.
     pub written: bool,
-    /// True if the line names a number of microbatches or of ranks.
+    /// True if the line of code names a number of microbatches or of ranks.
     #[serde(default)]
     pub counted: bool,
-    /// Whole number by which the scalar is larger than one that such a line has in digits; none if it is not.
+    /// The integer factor by which the scalar exceeds a number in digits on its line of code; `None` without such a
+    /// factor.
     #[serde(default)]
     pub times: Option<f64>,
-    /// Place in the user's own code, as `file:line`; none if it was not seen.
+    /// The place of the scalar in the user's own code, as `file:line`; `None` if the place was not seen.
     pub at: Option<String>,
-    /// Name of the package whose code it is; none for the user's own.
+    /// The name of the package whose code has the scalar; `None` for the user's own code.
     pub by: Option<String>,
 }
 
@@ -286,70 +292,71 @@ impl LossConstant {
     }
 }
 
-/// A block of a model that no backward has reached.
+/// A block of a model whose parameters no backward has reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
-    /// Dotted name of the module.
+    /// The dotted name of the block's module.
     pub module: String,
-    /// Class of the module.
+    /// The class of the block's module.
     pub kind: String,
-    /// Indices of the parameters.
+    /// The indices of the block's parameters.
     pub params: Vec<usize>,
-    /// Place at which forward reads the parameters without a gradient, as `file:line`; none if it does not.
+    /// The place at which the forward reads the parameters without a gradient, as `file:line`; `None` if there is no
+    /// such place.
     #[serde(default)]
     pub read: Option<String>,
 }
 
-/// A parameter with gradients that were not cleared.
+/// A parameter with old gradients that were not cleared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
-    /// Index of the parameter.
+    /// The index of the parameter in flat order.
     pub param: usize,
-    /// Weight of the old gradients.
+    /// The weight of the old gradients in the optimizer's input.
     pub weight: f64,
-    /// Size of the largest element of the old gradients with that weight.
+    /// The absolute value of the largest element of the old gradients with that weight.
     #[serde(default)]
     pub largest: f64,
 }
 
 named_enum! {
-    /// Kind of the elements of a term of a loss.
+    /// The kind of the elements of a term of a loss.
     pub enum TermOf {
-        /// Rows of log-probabilities: target tokens, or labels.
+        /// Rows of log-probabilities, as of target tokens or labels.
         Tokens = "tokens",
-        /// Other numbers.
+        /// Numbers of any other kind.
         Elements = "elements",
         /// Elements of parameters, as in a penalty.
         Parameters = "parameters",
-        /// Elements that a function of the script's own hides.
+        /// Elements that an autograd function of the script hides.
         Hidden = "hidden",
     }
 }
 
 named_enum! {
-    /// Fate of gradients that were clipped in vain.
+    /// The reason why a call that clipped gradients did not have the intended effect.
     pub enum InVain {
-        /// Further gradients were added to them before the step.
+        /// Further gradients were added to the clipped gradients before the step.
         Early = "early",
-        /// The next step was that of an optimizer of other parameters.
+        /// The next step was made by an optimizer of other parameters.
         Elsewhere = "elsewhere",
-        /// The optimizer stepped with the clipped gradients and with others that no call had clipped.
+        /// The optimizer stepped with the clipped gradients and with other gradients that no call had clipped.
         InPart = "in-part",
-        /// No parameter had a gradient.
+        /// No parameter of the call had a gradient.
         NoGradient = "no-gradient",
-        /// The script reduced the gradients over the ranks before the step.
+        /// The script reduced the gradients over the ranks between the call and the step.
         BeforeReduction = "before-reduction",
-        /// The gradients were multiplied with a number before the step.
+        /// The gradients were multiplied by a number between the call and the step.
         BeforeScaling = "before-scaling",
     }
 }
 
 named_enum! {
-    /// Type of a scalar in a loss.
+    /// The type of a scalar in a loss.
     pub enum ConstantKind {
-        /// A whole number of Python.
+        /// A Python integer.
         Int = "int",
-        /// Another number of Python.
+        /// A Python number that is not an integer.
         Float = "float",
         /// A tensor, such as a count or a loss scale.
         Tensor = "tensor",

@@ -1,8 +1,8 @@
-//! The trace of a user's script: its specification, which is known late, and its records in the form
-//! that those of other runs have.
+//! Settles the trace of a user's script: completes its specification, which is known only late, and converts its
+//! records into the form of other traces.
 //!
-//! While a script runs nobody knows how many ranks, steps and microbatches there are to be: its ranks
-//! say so, one after the other. [`settle`] reads it off their records ([`told`]).
+//! While a script runs, the numbers of its ranks, steps and microbatches are unknown; the ranks report them one after
+//! the other. [`settle`] reads the numbers from the records of the ranks ([`told`]).
 
 mod no_answer;
 #[cfg(test)]
@@ -17,11 +17,11 @@ use crate::spec::RunSpec;
 pub use no_answer::NoAnswer;
 use told::{Told, Unbegun};
 
-/// Puts the records of a script into the form of other traces, and its specification in place of what
-/// was known of it at its start.
+/// Converts the records of a script into the form of other traces, and replaces the specification from the start of
+/// the script by the complete specification.
 ///
 /// # Errors
-/// When the script did not come far enough for a specification.
+/// Fails if the script ended too early for a specification.
 pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
     let Some(Record { event: Event::RunStarted { spec, .. }, .. }) = records.first() else {
         return Ok(());
@@ -43,7 +43,7 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
         if let Event::WindowGivenUp { step, .. } = record.event {
             forget(&mut kept, sender, step);
         }
-        // The message that a process has left itself comes last, and replaces that of the script.
+        // The failure message that the process itself has left comes last, and replaces the message of the script.
         let is_replaced = matches!(record.event, Event::Failed { .. })
             && sender.is_some_and(|rank| failures.get(&rank) != Some(&index));
         if let Event::AgentJoined { agent, .. } = record.event {
@@ -56,7 +56,7 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
             kept.push(record_of(&kept, sender, t_ns, event));
         }
     }
-    // Nobody waits for the end of a rank that has finished.
+    // The run does not wait for the process of a rank that has finished, so its end may be missing.
     let last = kept.last().map_or(0, |record| record.t_ns);
     for rank in let_go {
         let event = Event::RankExited { rank, outcome: Outcome::Code(0) };
@@ -70,7 +70,8 @@ pub(super) fn settle(records: &mut Vec<Record>) -> Result<(), NoAnswer> {
     Ok(())
 }
 
-/// The record of an agent, once for each block of successive ranks whose processes its command has started.
+/// Returns the record of an agent once for each block of successive ranks whose processes the agent's command has
+/// started.
 fn blocks(joined: Record, ranks: Option<&BTreeSet<usize>>) -> Vec<Record> {
     let mut blocks: Vec<Range<usize>> = Vec::new();
     for &rank in ranks.into_iter().flatten() {
@@ -89,13 +90,13 @@ fn blocks(joined: Record, ranks: Option<&BTreeSet<usize>>) -> Vec<Record> {
     blocks.into_iter().map(of_block).collect()
 }
 
-/// A record like the first one, with this event.
+/// Returns a record with this event, and with the version and run id of the first record.
 fn record_of(kept: &[Record], rank: Option<usize>, t_ns: u64, event: Event) -> Record {
     let Record { v, run, .. } = &kept[0];
     Record { v: *v, run: run.clone(), rank, seq: 0, t_ns, event }
 }
 
-/// Forgets what a rank told of a step whose microbatches it has given up.
+/// Removes the events of a rank about a step whose microbatches the rank has given up.
 fn forget(kept: &mut Vec<Record>, sender: Option<usize>, step: usize) {
     kept.retain(|Record { rank, event, .. }| {
         let is_of_it = *rank == sender && event.moment().0 == Some(step);
@@ -103,8 +104,8 @@ fn forget(kept: &mut Vec<Record>, sender: Option<usize>, step: usize) {
     });
 }
 
-/// True for an event that only says how a script goes on, which its specification and the beginnings of
-/// phases tell, too.
+/// True for an event that only describes the progress of a script. The specification and the starts of phases contain
+/// the same facts.
 fn is_of_joining(event: &Event) -> bool {
     matches!(
         event,
@@ -117,14 +118,14 @@ fn is_of_joining(event: &Event) -> bool {
     )
 }
 
-/// True unless the event is about a step that did not come to its end.
+/// True unless the event is about a step or microbatch that the settled specification does not have.
 fn is_in(spec: &RunSpec, event: &Event) -> bool {
     let (step, microbatch) = event.moment();
     step.is_none_or(|step| step < spec.steps)
         && microbatch.is_none_or(|it| it < spec.gradient_accumulation_steps)
 }
 
-/// Numbers the records of each sender anew.
+/// Renumbers the records of each rank and of the launcher.
 fn count_anew(records: &mut [Record]) {
     let mut next: BTreeMap<Option<usize>, u64> = BTreeMap::new();
     for record in records {

@@ -1,35 +1,35 @@
-//! Reasons why a script that has run has no specification.
+//! The reasons why a script that has run cannot be checked.
 
 use std::fmt::{self, Display};
 
 use crate::trace::Outcome;
 
-/// Reason why a script that has run has no specification.
+/// The reason why a script that has run has no complete specification, and so cannot be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// No process called a backward under the watch.
+    /// No process called a backward while zprobe watched.
     NobodyJoined {
-        /// Outcome of the command; none if zprobe had to kill the command.
+        /// The outcome of the command; `None` if zprobe had to kill the command.
         outcome: Option<Outcome>,
-        /// True if the user ended it.
+        /// True if the user ended the command.
         interrupted: bool,
-        /// True if it was silent for too long.
+        /// True if the command was silent for longer than the timeout.
         timed_out: bool,
-        /// Machine whose agent was lost.
+        /// The machine of an agent that was lost; `None` if no agent was lost.
         lost: Option<String>,
-        /// Accounts that ranks gave of a failure, each with the rank.
+        /// Descriptions of the ranks' failures, each with the number of the rank.
         failures: Vec<String>,
     },
-    /// The watch failed before an optimizer had stepped.
+    /// A rank stopped watching before an optimizer had stepped.
     GaveUp {
-        /// Outcome of the command; none if zprobe or the user ended the command.
+        /// The outcome of the command; `None` if zprobe or the user ended the command.
         outcome: Option<Outcome>,
-        /// Reason for it.
+        /// The reason why the rank stopped watching.
         why: String,
     },
     /// The ranks ended before an optimizer had stepped.
     NoStep {
-        /// Outcome of the command; none if zprobe or the user ended the command.
+        /// The outcome of the command; `None` if zprobe or the user ended the command.
         outcome: Option<Outcome>,
     },
     /// The user ended the script before its ranks had taken enough steps.
@@ -47,7 +47,7 @@ impl Display for NoAnswer {
             Self::NobodyJoined { lost: Some(machine), .. } => {
                 return write!(
                     f,
-                    "zprobe on {machine} was lost before any process had called backward; look at its output"
+                    "zprobe on {machine} was lost before any process had called backward; look at the output there"
                 );
             }
             Self::NobodyJoined { timed_out: true, .. } => {
@@ -66,7 +66,7 @@ impl Display for NoAnswer {
                 return failures.iter().try_for_each(|failure| write!(f, "; {failure}"));
             }
             Self::NobodyJoined { .. } => {
-                "no process of the command called backward while zprobe watched: it ended before \
+                "no process of the command called backward while zprobe watched: the command ended before \
                  its first backward, its gradients come from torch.autograd.grad or from elsewhere, or its \
                  launcher keeps PYTHONPATH from its ranks (python -I or -E, mpirun without -x PYTHONPATH)"
             }
@@ -82,7 +82,7 @@ impl Display for NoAnswer {
 }
 
 impl NoAnswer {
-    /// Outcome of the command, if it ended by itself.
+    /// Returns the outcome of the command, if the command ended by itself.
     pub fn outcome(&self) -> Option<Outcome> {
         match self {
             Self::NobodyJoined { interrupted: true, .. }

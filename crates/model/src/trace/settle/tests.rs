@@ -1,4 +1,4 @@
-//! Tests of traces of scripts, made of hand-written events.
+//! Tests with traces of scripts that are made of hand-written events.
 
 use super::told::unbegun;
 use super::*;
@@ -13,7 +13,7 @@ fn backward(step: usize, microbatch: usize) -> Event {
     Event::BackwardEnded { step, microbatch }
 }
 
-/// Step and microbatch that the rank with these events never began.
+/// Returns the step and the microbatch that the rank with these events never began.
 fn of(events: &[Event], microbatches: Option<usize>) -> Option<(usize, usize)> {
     unbegun(events.iter().enumerate(), microbatches).and_then(|it| {
         let (step, microbatch) = it.event().moment();
@@ -51,7 +51,7 @@ fn over(code: i32) -> Event {
     Event::CommandEnded { outcome: Some(Outcome::Code(code)) }
 }
 
-/// Three steps of a rank.
+/// Returns the events of a rank that takes three steps.
 fn steps(rank: usize) -> Vec<(Option<usize>, Event)> {
     let start = [joined(2), agreed(2)].into_iter();
     let steps = (0..3).flat_map(|step| {
@@ -62,7 +62,7 @@ fn steps(rank: usize) -> Vec<(Option<usize>, Event)> {
     start.chain(steps).chain([Event::Finished]).map(|event| (Some(rank), event)).collect()
 }
 
-/// The trace of a script with these events, each with its sender.
+/// Returns the settled trace of a script with these events, each with its rank.
 fn settled(
     events: impl IntoIterator<Item = (Option<usize>, Event)>,
 ) -> Result<Vec<Record>, NoAnswer> {

@@ -1,4 +1,4 @@
-//! Facts about a script's ranks, its steps and its end, as its records tell them.
+//! Facts about the ranks, the steps and the end of a script, read from its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,43 +6,43 @@ use super::NoAnswer;
 use crate::spec::{Backend, Device, Dtype, Found, RunSpec};
 use crate::trace::{Event, Frame, Outcome, Phase, REST_OF_SCRIPT, Record};
 
-/// Function of torch that calls the engine of autograd.
+/// The torch function that calls the autograd engine.
 const BACKWARD: &str = "_engine_run_backward";
 
-/// The beginning of a microbatch to which a rank came, and whose backward it never began.
+/// The start of a microbatch that a rank reached without beginning the microbatch's backward.
 pub(super) struct Unbegun {
-    /// Index of the record after which the rank came to it.
+    /// The index of the record after which the rank reached the microbatch.
     pub(super) behind: usize,
     step: usize,
     microbatch: usize,
 }
 
 impl Unbegun {
-    /// The beginning, as an event.
+    /// Returns the start of the microbatch as an event.
     pub(super) fn event(&self) -> Event {
         let Self { step, microbatch, .. } = *self;
         Event::PhaseEntered { step, microbatch, phase: Phase::Forward }
     }
 }
 
-/// The records of a script, by what they tell.
+/// The records of a script, grouped by the facts that they contain.
 pub(super) struct Told<'a> {
     records: &'a [Record],
-    /// Indices of the records of each rank.
+    /// The indices of the records of each rank.
     ranks: BTreeMap<usize, Vec<usize>>,
-    /// Ranks by the agent whose command has started them, where there are several.
+    /// The ranks that each agent's command has started, if the run has several agents.
     pub(super) agents: BTreeMap<usize, BTreeSet<usize>>,
-    /// Agents that were lost, by their machines.
+    /// The host names of the machines whose agents were lost.
     lost: Vec<&'a str>,
-    /// Outcome of the command, once it is over.
+    /// The outcome of the command; `None` while the command runs, and `Some(None)` if zprobe had to kill the command.
     over: Option<Option<Outcome>>,
     interrupted: bool,
     timed_out: bool,
-    /// Ranks that have ended.
+    /// The ranks that have ended.
     pub(super) ended: Vec<usize>,
-    /// Ranks that a signal ended, each with the end in words.
+    /// The ranks that a signal ended, each with a description of its end.
     deaths: BTreeMap<usize, String>,
-    /// The last message of each rank that failed, behind the index of its record.
+    /// The last failure message of each rank that failed, with the index of the message's record.
     pub(super) failures: BTreeMap<usize, (usize, &'a str)>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Told<'a> {
         told
     }
 
-    /// Events of all ranks.
+    /// Returns the events of all ranks.
     fn events(&self) -> impl Iterator<Item = &'a Event> {
         self.records.iter().filter(|record| record.rank.is_some()).map(|record| &record.event)
     }
@@ -110,12 +110,12 @@ impl<'a> Told<'a> {
         self.finished().count() == self.ranks.len()
     }
 
-    /// Outcome of the command, if it ended by itself.
+    /// Returns the outcome of the command, if the command ended by itself.
     fn outcome(&self) -> Option<Outcome> {
         self.over.flatten()
     }
 
-    /// True if the script failed, or hangs.
+    /// True if the script failed, or if it hung.
     fn broke(&self) -> bool {
         let failed = !matches!(self.outcome(), None | Some(Outcome::Code(0)));
         let broke = self.timed_out || failed || !self.failures.is_empty();
@@ -142,14 +142,14 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Accounts of the ranks that failed, or that a signal ended.
+    /// Returns descriptions of the ranks that failed or that a signal ended.
     fn accounts(&self) -> Vec<String> {
         let ranks: BTreeSet<usize> =
             self.failures.keys().chain(self.deaths.keys()).copied().collect();
         ranks.into_iter().map(|rank| self.account(rank)).collect()
     }
 
-    /// The failure of a rank, or else the signal that ended it, with its place in the user's own code.
+    /// Describes the failure of a rank, or the signal that ended it, with the place in the user's own code.
     fn account(&self, rank: usize) -> String {
         let own = self.main_stack(rank).find(|frame| frame.is_own);
         let place = own.map(|frame| format!(", at {}", frame.place())).unwrap_or_default();
@@ -158,7 +158,8 @@ impl<'a> Told<'a> {
         format!("rank {rank}: {message}{place}")
     }
 
-    /// Frames of a rank's main thread, or of the exception that ended it, the innermost first.
+    /// Returns the frames of a rank's main thread, or of the exception that ended the rank, the innermost frame
+    /// first.
     fn main_stack(&self, of: usize) -> impl Iterator<Item = &'a Frame> {
         let stacks = self.records.iter().filter_map(move |record| match &record.event {
             Event::StackTaken { rank, thread: 0, frames } if *rank == of => Some(frames),
@@ -171,7 +172,7 @@ impl<'a> Told<'a> {
         self.agreed().map(|(microbatches, ..)| microbatches).max()
     }
 
-    /// Microbatches, reserved codes and dtype on which the ranks have agreed.
+    /// Returns the numbers of microbatches and reserved codes and the dtype on which the ranks have agreed.
     fn agreed(&self) -> impl Iterator<Item = (usize, usize, Dtype)> {
         self.events().filter_map(|event| match event {
             Event::RanksAgreed { microbatches, reserved, dtype } => {
@@ -181,11 +182,11 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// The microbatch to which each rank came and whose backward it never began, by rank; none unless the
-    /// script broke.
+    /// Returns, for each rank, the microbatch that the rank reached without beginning its backward. Empty unless the
+    /// script failed or hung.
     pub(super) fn unbegun(&self) -> BTreeMap<usize, Unbegun> {
         let in_backward = |rank: usize| {
-            // A backward that raises an exception is told of like one that came to its end.
+            // A backward that raises an exception is reported like a backward that ended normally.
             let mut frames = self.main_stack(rank);
             self.failures.contains_key(&rank) && frames.any(|frame| frame.function == BACKWARD)
         };
@@ -196,7 +197,7 @@ impl<'a> Told<'a> {
             .collect()
     }
 
-    /// Reason why a rank stopped watching, if one did.
+    /// Returns the reason why a rank stopped watching, if a rank did.
     fn gave_up(&self) -> Option<&'a str> {
         self.events().find_map(|event| match event {
             Event::NotObserved { what, why } if what == REST_OF_SCRIPT => Some(why.as_str()),
@@ -204,13 +205,13 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Number of steps that each rank took.
+    /// Returns the number of steps that each rank took.
     fn steps(&self) -> impl Iterator<Item = usize> {
         let is_end = |(_, event): &(usize, &Event)| matches!(event, Event::StepEnded { .. });
         self.ranks.keys().map(move |rank| self.of_rank(*rank).filter(is_end).count())
     }
 
-    /// The specification that the script turned out to have.
+    /// Returns the complete specification of the script, as its records show.
     pub(super) fn spec(
         &self,
         known: &RunSpec,
@@ -218,12 +219,12 @@ impl<'a> Told<'a> {
         unbegun: &BTreeMap<usize, Unbegun>,
     ) -> Result<RunSpec, NoAnswer> {
         let of_all = self.steps().min().unwrap_or(0);
-        // A rank that waits for one that hangs gives up at last.
+        // A rank that waits for a hung rank stops watching at last.
         let gave_up_first = !self.timed_out && of_all == 0 && self.gave_up().is_some();
         let broke = self.broke() && !gave_up_first;
         let dtype = self.agreed().map(|(.., dtype)| dtype);
         let dtype = dtype.max_by(|a, b| a.unit_roundoff().total_cmp(&b.unit_roundoff()));
-        // A rank that never steps may be ended before it can say so.
+        // A rank that never steps may be ended before it can report this.
         let of_those_that_step = self.steps().filter(|count| *count > 0).min().unwrap_or(0);
         let steps = if broke { of_all } else { of_those_that_step };
         if !broke && (steps == 0 || dtype.is_none()) {
@@ -258,7 +259,7 @@ impl<'a> Told<'a> {
             script.clone(),
             &Found {
                 world_size,
-                // A step that a script leaves unfinished at its end is none.
+                // A last step that a script leaves unfinished does not count.
                 begun: if steps == 1 && !broke { 1 } else { begun },
                 steps,
                 microbatches,
@@ -277,8 +278,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// The microbatch to which a rank went on, and whose backward it never began; none where the rank was in a
-/// backward or a step, or behind the last of `microbatches`, as far as their number is known.
+/// Returns the microbatch that a rank reached without beginning its backward. `None` if the rank was in a backward or
+/// a step, or had completed the last of `microbatches`, which is `None` if the number is unknown.
 pub(super) fn unbegun<'a>(
     events: impl Iterator<Item = (usize, &'a Event)>,
     microbatches: Option<usize>,
