@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 
-/// The language of a block that holds commands, each behind [`PROMPT`], and what they print.
+/// The language of a block that holds commands, each after [`PROMPT`], with their output.
 const LANGUAGE: &str = "console";
 
 /// The prompt before a command.
@@ -23,7 +23,7 @@ pub enum Step {
 
 /// An environment with an engine, and the name that a page has for it.
 pub struct Installed {
-    /// The engine with its version, as pip has it; torch comes beside it.
+    /// The engine with its version, as pip names it; torch is installed, too.
     pub package: String,
     /// Directory of the environment, as the page names it.
     pub dir: PathBuf,
@@ -47,7 +47,7 @@ pub struct Sample {
 pub struct Exchange {
     /// The command, with its line breaks.
     pub command: String,
-    /// Lines behind the command; none where the page shows none.
+    /// The lines after the command; empty if the page shows none.
     pub said: String,
 }
 
@@ -155,7 +155,7 @@ fn file(body: &str) -> Option<Step> {
     is_path.then(|| Step::Write { path: path.into(), text: body.to_owned() })
 }
 
-/// The commands of a block, each with the lines behind it.
+/// The commands of a block, each with the lines after it.
 fn exchanges(body: &str) -> Vec<Exchange> {
     let mut all: Vec<Exchange> = Vec::new();
     for line in body.lines() {

@@ -16,7 +16,7 @@ const COLUMNS: u16 = 80;
 /// Rows of the terminal: more than any sample has, so that nothing scrolls away.
 const ROWS: u16 = 2_000;
 
-/// torch beside every engine.
+/// The torch that is installed with every engine.
 const TORCH: &str = "torch==2.11.0";
 
 /// A directory of one reader.
