@@ -1,4 +1,4 @@
-//! Dependencies point one way along the journey of the data.
+//! Tests that dependencies point one way along the journey of the data.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -96,16 +96,16 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("src/bin/zprobe-rank", &["spec", "trace", "run_dir"]),
 ];
 
-/// A rank is the only program that links libtorch.
+/// The source of the rank program, the only program that links libtorch.
 const LIBTORCH: &str = "src/bin/zprobe-rank";
 
-/// Modules that a diagnosis must not depend on: it is a function of the trace alone.
+/// Modules that a diagnosis must not depend on: it is a function of only the trace.
 const IMPURE: &[&str] = &["std::env", "std::fs", "std::net", "std::process", "std::time"];
 
 /// A source file, by its path in the repository.
 struct Source {
     path: String,
-    /// Text of the file, without comments.
+    /// The text of the file, without comments.
     code: String,
 }
 
@@ -130,13 +130,13 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// Cuts every line at `//`. A string that holds `//` loses its end, which hides no path.
+/// Cuts every line at `//`. A string that contains `//` loses its end, which hides no path.
 fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()
 }
 
-/// Path of a library module's file inside the crate: `src/spec/plan.rs` is `["spec", "plan"]`.
-/// None for programs.
+/// The path of a library module inside the crate: `src/spec/plan.rs` is `["spec", "plan"]`. `None` for files
+/// of programs.
 fn module(path: &str) -> Option<Vec<&str>> {
     let inside = path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let mut parts: Vec<&str> = inside.split('/').collect();
@@ -146,12 +146,12 @@ fn module(path: &str) -> Option<Vec<&str>> {
     LIBRARY.iter().any(|(name, _)| *name == parts[0]).then_some(parts)
 }
 
-/// First names behind every `root::`, those of a group `root::{a, b::c}` too.
+/// The first names after every `root::`, including those of a group `root::{a, b::c}`.
 fn names_behind<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
     let path = format!("{root}::");
     code.match_indices(&path)
         .filter(|(at, _)| {
-            // `my_crate::` and `super::crate::` are other paths; `$crate::` is this one.
+            // `my_crate::` and `super::crate::` are other paths; `$crate::` is this crate.
             !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
         })
         .flat_map(|(at, _)| first_names(&code[at + path.len()..]))
@@ -183,13 +183,13 @@ fn first_names(rest: &str) -> Vec<&str> {
     names
 }
 
-/// Modules of the library that a library file uses, by `crate::` or by climbing out with `super::`.
+/// The modules of the library that a library file uses, by `crate::` or by climbing out with `super::`.
 fn used_by_library(source: &Source, depth: usize) -> Vec<String> {
     let used = names_behind(&source.code, "crate").into_iter().map(str::to_owned);
     used.chain(climbed_to(source, depth)).collect()
 }
 
-/// Names that a file, so many modules below a place, reaches by climbing there with `super::`.
+/// The names that a file, `depth` modules below a place, reaches by climbing to that place with `super::`.
 fn climbed_to(source: &Source, depth: usize) -> Vec<String> {
     let mut used = Vec::new();
     let tests = source.code.find("\nmod tests {").unwrap_or(source.code.len());
@@ -243,7 +243,7 @@ fn the_table_lists_every_module_of_the_library() {
 
 #[test]
 fn the_table_has_no_way_back() {
-    // Each module may use only modules that stand before it.
+    // Each module may use only modules that stand before it in the table.
     let place: BTreeMap<&str, usize> =
         LIBRARY.iter().enumerate().map(|(at, (name, _))| (*name, at)).collect();
     for (name, allowed) in LIBRARY {
@@ -260,7 +260,7 @@ fn modules_use_only_what_lies_before_them() {
         let own = module[0];
         let (_, allowed) = LIBRARY.iter().find(|(name, _)| *name == own).unwrap();
         for used in used_by_library(&source, module.len()) {
-            // Other names at the root are macros and constants of no module.
+            // Other names at the root are macros and constants, which belong to no module.
             if used == own || !LIBRARY.iter().any(|(name, _)| *name == used) {
                 continue;
             }
@@ -292,8 +292,8 @@ fn programs_use_only_their_part_of_the_library() {
     }
 }
 
-/// Each module of a room with the names in that room that it uses, by `crate::ROOM::` and by `super::`.
-/// What tests use does not count.
+/// The modules of a room, each with the names in that room that the module uses, by `crate::ROOM::` and by
+/// `super::`. Uses in tests do not count.
 fn uses_inside(room: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for mut source in sources() {
@@ -321,7 +321,8 @@ fn no_module_of_the_command_line_or_the_laboratory_uses_one_that_uses_it() {
         assert!(left.len() > 10, "the modules of src/{room} were not found");
         let modules: BTreeSet<String> = left.keys().cloned().collect();
         for (module, used) in &left {
-            // The room declares its modules, so that an item of its own would close a circle.
+            // A room may not have items besides its modules: the room declares its modules, so a module that
+            // uses such an item would close a circle.
             assert!(used.is_subset(&modules), "src/{room}: {module} uses {used:?}");
         }
         while let Some((free, _)) = left.iter().find(|(_, used)| used.is_empty()) {

@@ -1,4 +1,4 @@
-//! The line of each machine.
+//! The line of each machine in the terminal report.
 
 use zprobe::diagnose::diagnose;
 use zprobe::report::render::machines;
@@ -7,7 +7,7 @@ use zprobe::trace::{AgentLoss, Event, Outcome, Record, Trace};
 use super::scenarios::request;
 use crate::simulator::{Cut, Simulation};
 
-/// A run of two ranks, each of which is on a machine of its own where these have names.
+/// A run of two ranks; with `names`, each rank is on a machine of that name.
 fn trace(simulation: &Simulation, names: &[&str]) -> Trace {
     let mut trace = simulation.trace();
     for (rank, name) in names.iter().enumerate() {
