@@ -1,4 +1,4 @@
-//! Compiles the C++ shim over libtorch, and says where both are.
+//! Compiles the C++ shim over libtorch, and tells cargo where to find the shim and libtorch.
 #![allow(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
 fn main() {
@@ -13,13 +13,13 @@ mod native {
     use std::env;
     use std::path::{Path, PathBuf};
 
-    /// Directory of the shim's sources.
+    /// The directory of the shim's sources.
     const SHIM: &str = "src/shim";
 
-    /// Name of the static library made of them.
+    /// The name of the static library made of the shim.
     const LIBRARY: &str = "zprobe_shim";
 
-    /// Compiles the shim and tells where it is.
+    /// Compiles the shim, and tells cargo where the library is.
     pub fn build() -> Result<(), String> {
         println!("cargo::rerun-if-changed={SHIM}");
         let lib = libtorch_lib()?;
@@ -27,7 +27,7 @@ mod native {
         for dir in [&out, &lib] {
             println!("cargo::rustc-link-search=native={}", dir.display());
         }
-        // So that programs run from where they are built, with no environment.
+        // The programs run from where they are built, without any environment variable.
         for target in ["bin=zprobe-rank", "examples"] {
             println!("cargo::rustc-link-arg-{target}=-Wl,-rpath,{}", lib.display());
         }
@@ -43,7 +43,7 @@ mod native {
         })
     }
 
-    /// Compiles the shim into a static library; the directory that it is in.
+    /// Compiles the shim into a static library, and returns the library's directory.
     fn compile(lib: &Path) -> Result<PathBuf, String> {
         let include = lib.with_file_name("include");
         let mut build = cc::Build::new();
@@ -54,14 +54,15 @@ mod native {
             .include(Path::new(SHIM).join("gloo_stub"))
             .define("USE_C10D_GLOO", None)
             .define("_GLIBCXX_USE_CXX11_ABI", "1")
-            // It only calls into libtorch: more optimization would cost time and gain nothing.
+            // The shim only calls into libtorch: a higher optimization level would cost time and gain
+            // nothing.
             .opt_level(1)
             .debug(false)
-            // The lines that cc would print for cargo link the library into every target of the
+            // The lines that cc would print for cargo would link the library into every target of the
             // package.
             .cargo_metadata(false);
         for dir in [include.join("torch/csrc/api/include"), include] {
-            // As system headers, for which the compiler prints no warnings.
+            // These are included as system headers, for which the compiler prints no warnings.
             build.flag("-isystem").flag(dir);
         }
         for variable in ["CXX", "CXXFLAGS"] {

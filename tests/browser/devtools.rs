@@ -1,6 +1,6 @@
-//! Chromium's DevTools Protocol over a pipe: JSON messages, each ended by a zero byte.
+//! Chromium's DevTools Protocol over a pipe: JSON messages, each terminated by a zero byte.
 //!
-//! Written by hand, as this is all that it takes: a crate for it brings the whole protocol as
+//! The client is written by hand because it is short: a crate for the protocol brings the whole protocol as
 //! generated code, which takes longer to compile than zprobe.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// Flags: no window, and no service of the browser may look for the network.
+/// Flags of Chromium: no window, and no service of the browser that uses the network.
 const FLAGS: &[&str] = &[
     "--headless",
     "--no-sandbox",
@@ -24,17 +24,17 @@ const FLAGS: &[&str] = &[
     "--remote-debugging-pipe",
 ];
 
-/// Chromium reads from descriptor 3 and writes to 4, which a shell makes of standard input and
-/// output.
+/// The shell command that starts Chromium, which reads from descriptor 3 and writes to descriptor 4: the
+/// shell makes them from standard input and output.
 const PIPES: &str = "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>/dev/null";
 
-/// A conversation with a browser, which ends with it.
+/// A connection to a browser; the browser ends when the value is dropped.
 pub struct Devtools {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     calls: u64,
-    /// Events that were read and that nobody has taken yet.
+    /// Events that were read and not yet taken.
     events: Vec<Value>,
 }
 
@@ -81,7 +81,7 @@ impl Devtools {
         }
     }
 
-    /// The events of a page since they were last taken.
+    /// The events of a page since the last call.
     pub fn take_events(&mut self, session: &str) -> Vec<Value> {
         self.events.extract_if(.., |event| event["sessionId"] == session).collect()
     }

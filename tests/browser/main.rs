@@ -1,9 +1,8 @@
-//! The HTML report in a real browser.
+//! Tests of the HTML report in a real browser.
 //!
-//! These tests need Chromium, and are ignored without: `cargo test --test browser -- --ignored`
-//! runs them. `ZPROBE_TEST_CHROMIUM` names the program where it is not on `PATH` as `chromium`.
-//! Each page that is opened must run without a message on the console and without a request to
-//! anywhere.
+//! The tests need Chromium, and are ignored by default: `cargo test --test browser -- --ignored` runs them.
+//! `ZPROBE_TEST_CHROMIUM` names the program if it is not on `PATH` as `chromium`. Each opened page must run
+//! without a message on the console and without a network request.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +20,7 @@ use zprobe_report::render::html;
 
 use page::{Browser, Page, Scheme};
 
-/// Widths of a desktop's window and of a telephone, in pixels.
+/// The widths of a desktop's window and of a telephone, in pixels.
 const WIDE: u32 = 1280;
 const NARROW: u32 = 360;
 
@@ -42,7 +41,7 @@ fn open<'a>(browser: &'a Browser, name: &str) -> Page<'a> {
     browser.open(&page_of(&fixture(name)))
 }
 
-/// The text and colour of the cell of a source rank and a column, in the matrix that stands first.
+/// The text and colour of the cell of a source rank and a column, in the first matrix of the page.
 const CELL: &str = "(row, column) => {
     const matrix = document.querySelector('figure.matrix');
     const heads = [...matrix.querySelectorAll('thead th')].map(head => head.innerText);
@@ -92,7 +91,7 @@ fn a_link_of_a_finding_leads_to_its_matrix_and_marks_the_microbatch() {
     assert_eq!(page.eval(&seen), true);
     let marked = "[...document.querySelectorAll('.lit-column')].map(cell => cell.innerText)";
     assert_eq!(page.eval(marked), json!(["m1", "2", "0"]));
-    // A link to a place opens the section that the place is in.
+    // A link to an element opens the section of that element.
     page.eval(
         "(history.replaceState(null, '', '#norm-3'),
             dispatchEvent(new HashChangeEvent('hashchange')))",
@@ -200,7 +199,7 @@ fn the_timeline_zooms_by_keyboard_and_names_what_is_under_the_pointer() {
     assert!((wide() - whole / 4.0).abs() < 1.0, "{} of {whole}", wide());
     page.press("0");
     assert!((wide() - whole).abs() < 1.0);
-    // Rank 0 waits in its collective until it is ended, near the end of its lane.
+    // Rank 0 waits in its collective until the rank is ended, near the end of its lane.
     let point = "(() => {
         const spans = document.querySelector('.spans');
         spans.scrollIntoView({ block: 'center' });

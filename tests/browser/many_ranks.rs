@@ -1,16 +1,16 @@
-//! A run of many ranks, made from the recorded leak of two ranks.
+//! A run of many ranks, made from the recorded leak with two ranks.
 
 use zprobe_model::trace::{Event, Outcome, Record, Trace};
 use zprobe_report::{Contribution, Report};
 
-/// The report and the trace of a leak of the boundary microbatch on this many ranks.
+/// The report and the trace of a leak of the boundary microbatch on `world_size` ranks.
 pub fn leak(world_size: usize, ga: usize) -> (Report, Trace) {
     let (mut report, mut trace) = super::fixture("boundary-leak");
     for spec in [&mut report.run.spec, &mut trace.spec] {
         spec.world_size = world_size;
         spec.gradient_accumulation_steps = ga;
     }
-    // Each entry of rank 0 that holds the whole model or the rank's own part, for every rank.
+    // Entries of rank 0 that hold the whole model or the rank's own part are repeated for every rank.
     let of_first = |entry: &&Contribution| entry.rank == 0 && entry.params.is_none();
     let entries: Vec<Contribution> =
         report.contributions.iter().filter(of_first).cloned().collect();
@@ -43,8 +43,8 @@ pub fn leak(world_size: usize, ga: usize) -> (Report, Trace) {
     (report, trace)
 }
 
-/// An entry of rank 0 of two, as that of a rank of many: the weight of its own gradients at the
-/// boundary grows with the number of ranks.
+/// An entry of rank 0 of two ranks, converted to one of `world_size` ranks: the weight of the rank's own
+/// gradients at the boundary grows with the number of ranks.
 fn spread(entry: &Contribution, rank: usize, world_size: usize, ga: usize) -> Contribution {
     let row = |weights: &[Vec<f64>], source: usize| -> Vec<f64> {
         let of_two = &weights[usize::from(source != rank)];
@@ -63,7 +63,7 @@ fn spread(entry: &Contribution, rank: usize, world_size: usize, ga: usize) -> Co
     }
 }
 
-/// The records of rank 0 on every rank, each a little later than the one before.
+/// The records of rank 0 repeated for every rank, each a little later than the previous one.
 fn records(trace: &Trace, world_size: usize) -> Vec<Record> {
     let of_first = |record: &&Record| {
         record.rank == Some(0)

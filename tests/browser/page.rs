@@ -22,17 +22,17 @@ pub struct Page<'a> {
     may_err: bool,
 }
 
-/// Values of `prefers-color-scheme`.
+/// Values of the media feature `prefers-color-scheme`.
 #[derive(Clone, Copy)]
 pub enum Scheme {
-    /// Light.
+    /// The value `light`.
     Light,
-    /// Dark.
+    /// The value `dark`.
     Dark,
 }
 
 impl Browser {
-    /// Starts Chromium.
+    /// Starts Chromium with an empty profile.
     pub fn start() -> Self {
         let program = std::env::var_os("ZPROBE_TEST_CHROMIUM").map_or_else(
             || which::which("chromium").expect("chromium is on PATH (apt-get install chromium)"),
@@ -43,12 +43,12 @@ impl Browser {
         Self { devtools: Mutex::new(devtools), dir }
     }
 
-    /// Opens a page that must say nothing and ask for nothing.
+    /// Opens a page that must print nothing on the console and send no request.
     pub fn open(&self, html: &str) -> Page<'_> {
         self.page(html, false)
     }
 
-    /// Opens a page that may say something.
+    /// Opens a page that has to print something on the console.
     pub fn open_with_errors(&self, html: &str) -> Page<'_> {
         self.page(html, true)
     }
@@ -82,7 +82,7 @@ impl Page<'_> {
         self.browser.devtools.lock().unwrap().call(Some(&self.session), method, params)
     }
 
-    /// The value of an expression of JavaScript.
+    /// The value of a JavaScript expression.
     pub fn eval(&self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", params);
@@ -90,14 +90,14 @@ impl Page<'_> {
         answer["result"]["value"].clone()
     }
 
-    /// Presses a key.
+    /// Presses a key in the page.
     pub fn press(&self, key: &str) {
         for kind in ["keyDown", "keyUp"] {
             self.call("Input.dispatchKeyEvent", json!({ "type": kind, "key": key }));
         }
     }
 
-    /// Sets `prefers-color-scheme`.
+    /// Sets the media feature `prefers-color-scheme`.
     pub fn prefer(&self, scheme: Scheme) {
         let value = match scheme {
             Scheme::Light => "light",
@@ -107,26 +107,26 @@ impl Page<'_> {
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
-    /// Shows the page as it is printed.
+    /// Shows the page as it looks on paper.
     pub fn print(&self) {
         self.call("Emulation.setEmulatedMedia", json!({ "media": "print" }));
     }
 
-    /// Makes the window this wide.
+    /// Sets the width of the window, in pixels.
     pub fn resize(&self, width: u32) {
         let metrics =
             json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// Asserts that nothing is wider than the window, but for elements that can be scrolled.
+    /// Asserts that nothing is wider than the window, except elements that can be scrolled.
     pub fn assert_fits(&self, name: &str) {
         let over = self.eval("document.documentElement.scrollWidth - innerWidth");
         assert!(over.as_f64().unwrap() <= 0.0, "{name}: {over} pixels too wide");
     }
 
-    /// Asserts that every text has a contrast of at least 4.5 to its background, as WCAG 2.2
-    /// (1.4.3) asks for.
+    /// Asserts that every text has a contrast of at least 4.5 to its background, as WCAG 2.2 (1.4.3)
+    /// requires.
     pub fn assert_legible(&self, name: &str) {
         assert_eq!(self.eval(CONTRASTS), json!([]), "{name}: too little contrast");
     }
@@ -152,7 +152,7 @@ impl Drop for Page<'_> {
     }
 }
 
-/// Elements whose own text has too little contrast.
+/// A JavaScript expression that lists the elements whose own text has too little contrast.
 const CONTRASTS: &str = "(() => {
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
     const light = ([r, g, b]) => {

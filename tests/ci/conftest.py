@@ -1,4 +1,4 @@
-"""What the tests of zprobe in the CIs of others share: the repository, the program, the workspace."""
+"""Fixtures of the tests of zprobe in CIs: the repository, the program, the workspace."""
 
 import os
 import shlex
@@ -23,7 +23,8 @@ def program() -> Path:
     return Path(os.environ["ZPROBE_PROGRAM"])
 
 
-#: A cargo that takes an installation from the source of zprobe alone, and installs the program under test.
+#: A shell script in place of cargo that accepts only an installation from zprobe's source, and installs the
+#: program under test.
 CARGO = """#!/bin/sh
 [ "$1" = --version ] && exit 0
 [ "$1" = install ] || exit 64
@@ -41,9 +42,9 @@ mkdir -p "$root/bin" && cp {program} "$root/bin/zprobe"
 
 @pytest.fixture(scope="session")
 def building(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables for builds of zprobe. Every day nothing is compiled: the wheel is built from the same source. With
-    ZPROBE_TEST_FULL builds share their dependencies, leave the programs of this repository as they are, and are not
-    optimized, since these programs do next to nothing."""
+    """Environment variables for builds of zprobe. By default nothing is compiled: the wheel is built from the
+    same source. With ZPROBE_TEST_FULL, builds share their dependencies, leave the programs of this repository
+    as they are, and are not optimized, since the built programs hardly run."""
     if "ZPROBE_TEST_FULL" in os.environ:
         return {"CARGO_TARGET_DIR": str(ROOT / "target/pre-commit"), "RUSTFLAGS": "-Copt-level=0 -Cdebuginfo=0"}
     place = tmp_path_factory.mktemp("cargo")
@@ -54,7 +55,7 @@ def building(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A repository of a user, which is checked out into a path with a blank."""
+    """A user's repository, which is checked out into a path with a space."""
     path = tmp_path / "work space"
     path.mkdir()
     subprocess.run(["git", "init", "--quiet"], cwd=path, check=True)
@@ -63,7 +64,7 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def wheel(tmp_path: Path, program: Path) -> Path:
-    """A wheel that has the program, as a package index would hand it out."""
+    """A wheel with the program, as a package index would serve the wheel."""
     path = tmp_path / "index" / "zprobe-0.1.0-py3-none-any.whl"
     path.parent.mkdir()
     info = "zprobe-0.1.0.dist-info"

@@ -1,6 +1,6 @@
 """A runner of GitHub Actions for the steps of a composite action: expressions, variables, files and shells.
 
-Steps with `uses` are noted and not made, as if each of them had done its work and had no outputs.
+Steps with `uses` are recorded and not executed, as if each step had succeeded without outputs.
 """
 
 import os
@@ -18,7 +18,8 @@ OPERATORS = {"&&": " and ", "||": " or ", "==": "==", "!=": "!=", "!": " not ", 
 
 @dataclass
 class Result:
-    """The end of an action: the exit code of its last step that failed, its outputs, its log."""
+    """The end of an action: the exit code of the last failed step, the outputs, the log, the summary and the
+    used actions."""
 
     code: int
     outputs: dict
@@ -28,7 +29,7 @@ class Result:
 
 
 class Action:
-    """A composite action, and the directory that a runner would have cloned it to."""
+    """A composite action, and the directory to which a runner would have cloned the action."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -37,7 +38,7 @@ class Action:
         self.steps = self.content["runs"]["steps"]
 
     def run(self, workspace: Path, temp: Path, inputs: dict, environment: dict | None = None) -> Result:
-        """Makes the steps in a workspace, as a job does that uses this action."""
+        """Executes the steps in a workspace, as a job that uses this action does."""
         unknown = inputs.keys() - self.content["inputs"].keys()
         assert not unknown, f"the action has no input {unknown}"
         defaults = {name: spec.get("default", "") for name, spec in self.content["inputs"].items()}
@@ -49,7 +50,7 @@ class Action:
 
 
 class Job:
-    """The state of a job while an action runs in it."""
+    """The state of a job while an action runs in the job."""
 
     def __init__(self, action: Action, workspace: Path, temp: Path, inputs: dict, environment: dict):
         self.action, self.workspace, self.temp, self.inputs = action, workspace, temp, inputs
@@ -61,14 +62,14 @@ class Job:
         self.code, self.log, self.used = 0, "", []
 
     def read(self, name: str) -> str:
-        """Text of a file by which steps talk to the runner; empty if none was written."""
+        """The text of a file through which steps talk to the runner; empty if the file does not exist."""
         path = self.files / name
         return path.read_text() if path.exists() else ""
 
     def step(self, step: dict) -> None:
-        """Makes a step, if its condition holds."""
+        """Executes a step if the condition of the step holds."""
         condition = str(step.get("if", "success()")).removeprefix("${{").removesuffix("}}")
-        # As on a real runner: a condition that asks for no status stands for one after a success.
+        # As on a real runner, `success()` is added to a condition that tests no status.
         if not re.search(r"\b(always|success|failure|cancelled)\(", condition):
             condition = f"success() && ({condition})"
         if not self.value(condition):
@@ -110,11 +111,11 @@ class Job:
             self.code = done.returncode
 
     def filled(self, text: str) -> str:
-        """A text with the values of its expressions."""
+        """The text with the values of its expressions in place of the expressions."""
         return EXPRESSION.sub(lambda found: str(self.value(found[1])), text)
 
     def value(self, expression: str):
-        """The value of an expression."""
+        """The value of an expression of GitHub Actions."""
         code, at = "", 0
         expression = expression.strip()
         while at < len(expression):
@@ -125,11 +126,11 @@ class Job:
                 code += repr(word[1:-1].replace("''", "'"))
             else:
                 code += OPERATORS.get(word) or f"look({word!r})"
-        # Calls have no arguments: look('always')().
+        # Calls have no arguments, so `always()` becomes `look('always')()`.
         return eval(code, {"look": self.look})
 
     def look(self, name: str):
-        """The value, or the function, that stands behind a name."""
+        """The value or the function that a name stands for."""
         functions = {"always": True, "success": self.code == 0, "failure": self.code != 0}
         if name in functions:
             return lambda: functions[name]

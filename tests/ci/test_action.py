@@ -1,4 +1,4 @@
-"""The action: valid, without a way from an input into a shell, and made step by step with a real engine."""
+"""Tests of the action: it is valid, no input reaches a shell as code, and its steps run with a real engine."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ ga = 2
 
 
 def run(root: Path, workspace: Path, tmp_path: Path, environment=None, **inputs: str):
-    """Makes the action; underscores in the names of inputs are dashes."""
+    """Runs the action; underscores in the names of inputs become dashes."""
     inputs = {name.replace("_", "-"): value for name, value in inputs.items()}
     return Action(root).run(workspace, tmp_path / "temp", inputs, environment)
 
@@ -92,7 +92,7 @@ def test_the_users_own_script_is_asked_with_its_words_as_they_stand(root, progra
     (workspace / "a script.py").write_text("import sys\nsys.exit(0 if sys.argv[1:] == ['a b', '$HOME'] else 9)\n")
     words = f"-- '{sys.executable}' 'a script.py' \"a b\" '$HOME'"
     result = run(root, workspace, tmp_path, zprobe=str(program), command="exec", args=words, upload_artifact="false")
-    # It trains nothing, so that there is no answer: but it was started with the right words.
+    # The script trains nothing, so there is no answer, but it was started with the right words.
     assert (result.code, result.outputs["verdict"]) == (4, "inconclusive"), result.log
     assert result.used == []
 
@@ -110,7 +110,7 @@ def test_no_input_is_run_as_a_command(name, root, program, workspace, tmp_path):
     inputs = {"zprobe": str(program), "engine": "ddp", "args": "--list"}
     if name == "version":
         del inputs["zprobe"]
-    # No index is asked for what cannot be a version.
+    # No package index is asked for a name that cannot be a version.
     offline = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}
     run(root, workspace, tmp_path, offline, **(inputs | {name: evil}))
     assert not (workspace / "evil").exists()
@@ -160,7 +160,7 @@ def test_a_release_is_installed_from_a_wheel_or_an_index(installer, way, root, w
 
 
 def without_uv(tmp_path: Path) -> str:
-    """A PATH with what the scripts need, and without uv."""
+    """A PATH with the programs that the scripts need, and without uv."""
     place = tmp_path / "bin"
     place.mkdir()
     for name in "bash dirname mktemp printf realpath rm sed tail tee xargs".split():

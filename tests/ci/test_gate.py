@@ -1,4 +1,5 @@
-"""The gate that `zprobe init` writes, and the hook for pre-commit: valid, and closed by a real finding."""
+"""Tests of the gate that `zprobe init` writes, and of the pre-commit hook: both are valid, and fail on a real
+finding."""
 
 import os
 import re
@@ -18,7 +19,7 @@ LEAK = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 1}, "data_typ
 
 @pytest.fixture
 def project(workspace: Path, program: Path) -> Path:
-    """A project that trains with a DeepSpeed that has a bug, after `zprobe init --pre-commit`."""
+    """A project that trains with a buggy DeepSpeed, after `zprobe init --pre-commit`."""
     (workspace / "ds_config.json").write_text(LEAK)
     (workspace / ".venv").symlink_to(sys.prefix)
     subprocess.run([program, "init", "--pre-commit"], cwd=workspace, check=True, env=environment(program))
@@ -26,14 +27,14 @@ def project(workspace: Path, program: Path) -> Path:
 
 
 def environment(program: Path) -> dict:
-    """Variables of a user with zprobe on PATH and no virtual environment active."""
+    """The environment variables of a user with zprobe on PATH and no active virtual environment."""
     kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     kept.pop("ZPROBE_PROGRAM")
     return kept | {"PATH": f"{program.parent}{os.pathsep}{kept['PATH']}"}
 
 
 def asked(workflow: dict) -> tuple[str, dict]:
-    """The job's step that uses the action: its path, and its inputs."""
+    """The path and the inputs of the action in the workflow's step that uses it."""
     steps = workflow["jobs"]["check"]["steps"]
     [step] = [step for step in steps if step.get("uses", "").startswith("./")]
     checked_out = [
@@ -88,7 +89,7 @@ def test_the_hook_runs_when_what_is_checked_may_have_changed_and_not_else(root):
 
 
 def pre_commit(arguments: list[str], workspace: Path, variables: dict) -> "subprocess.CompletedProcess[str]":
-    """Runs pre-commit to its end."""
+    """Runs pre-commit to its end, and returns the result with the output."""
     command = [sys.executable, "-m", "pre_commit", *arguments]
     return subprocess.run(
         command, cwd=workspace, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -1,4 +1,4 @@
-//! Tests of real engines and real training scripts, in an environment that has them.
+//! Tests of real engines and real training scripts, in a Python environment that has the engines.
 
 mod exec;
 #[path = "../support/interpreter.rs"]

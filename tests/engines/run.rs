@@ -1,12 +1,12 @@
-//! Real engines end to end: the real `zprobe`, ranks in Python, the engine of an environment.
+//! Real engines from end to end: the real `zprobe`, ranks in Python, the engine of an environment.
 //!
-//! The tests need an interpreter with torch, and are ignored without: set `ZPROBE_TEST_PYTHON` to
-//! it and run them with `cargo test --test engines run:: -- --include-ignored`. `ZPROBE_TEST_FULL` makes
-//! them try the whole lattice. Every run costs an import of torch.
+//! The tests need an interpreter with torch, and are ignored by default: set `ZPROBE_TEST_PYTHON` to the
+//! interpreter and run the tests with `cargo test --test engines run:: -- --include-ignored`. With
+//! `ZPROBE_TEST_FULL` the tests try the whole lattice. Every run costs an import of torch.
 //!
-//! A run that this machine cannot make is left out, with a message (`--nocapture` shows it).
+//! A run that this machine cannot make is skipped with a message, which `--nocapture` shows.
 
-#![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
+#![allow(clippy::disallowed_macros, reason = "a skipped run is printed")]
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -24,22 +24,21 @@ use zprobe_report::suite::{Status, Suite};
 
 use super::interpreter::{full, python};
 
-/// A run that is over.
+/// The result of a run.
 struct Run {
     code: i32,
     report: Report,
     trace: Trace,
-    /// The directory in which its run directory is, `run`.
+    /// The directory that contains the run directory `run`.
     dir: TempDir,
 }
 
-/// Runs `zprobe run` with these arguments, which are possible on every machine.
+/// Runs `zprobe run` with arguments that every machine can run.
 fn zprobe(args: &str) -> Run {
     zprobe_here(args).unwrap_or_else(|| panic!("{args}: not here"))
 }
 
-/// Runs `zprobe run` with arguments that are not possible on every machine; none where this one
-/// cannot.
+/// Runs `zprobe run` with arguments that some machines cannot run; `None` on such a machine.
 fn zprobe_here(args: &str) -> Option<Run> {
     let dir = TempDir::new().expect("a temporary directory");
     let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
@@ -64,12 +63,12 @@ fn zprobe_here(args: &str) -> Option<Run> {
     })
 }
 
-/// Returns true if zprobe said that this machine cannot make a run, and prints the reason.
+/// Returns true if zprobe refused a run that this machine cannot make, and prints the reason.
 fn is_refused(args: &str, output: &Output) -> bool {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let refused = output.status.code() == Some(2) && stderr.starts_with("error: cannot run here: ");
     if refused {
-        // Of all runs here, only fp16 on DeepSpeed is not possible on every machine.
+        // Among all runs of these tests, only those with fp16 on DeepSpeed are impossible on some machines.
         assert!(args.contains("deepspeed") && args.contains("fp16"), "{args}: {stderr}");
         println!("skipped {args}: {stderr}");
     }
@@ -77,7 +76,7 @@ fn is_refused(args: &str, output: &Output) -> bool {
 }
 
 impl Run {
-    /// Asserts that the engine did what it should, in every weight.
+    /// Asserts that the engine is correct in every weight.
     fn assert_clean(&self, args: &str) {
         assert_eq!(self.code, 0, "{args}\n{:#?}", self.report.findings);
         for point in [Point::OptimizerInput, Point::MasterWeights, Point::Parameters] {
@@ -87,7 +86,8 @@ impl Run {
         }
     }
 
-    /// Asserts that every gradient reached the optimizer with weight 1, and none of a step before.
+    /// Asserts that every gradient reached the optimizer with weight 1, and that no gradient of an earlier
+    /// step did.
     fn assert_weights_are_one(&self, args: &str) {
         for entry in &self.report.contributions {
             if entry.point == Point::Accumulator {
@@ -98,7 +98,7 @@ impl Run {
         }
     }
 
-    /// Weights of a rank's gradients in its own parameters after the first step.
+    /// The weights of a rank's gradients in its own parameters after the first step.
     fn own_weights(&self, rank: usize) -> &[f64] {
         let entry = self
             .report
@@ -108,7 +108,7 @@ impl Run {
         &entry.expect("weights of the parameters").weights[rank]
     }
 
-    /// Digests of the parameters by rank and step.
+    /// The digests of the parameters, by rank and step.
     fn parameters(&self) -> BTreeMap<(usize, Option<usize>), String> {
         self.trace
             .events()
@@ -121,7 +121,7 @@ impl Run {
             .collect()
     }
 
-    /// The last description that the engine of rank 0 gave of itself.
+    /// The last description of itself that the engine of rank 0 gave.
     fn facts(&self) -> &BTreeMap<String, String> {
         self.trace
             .events()
@@ -217,14 +217,14 @@ fn each_part_of_a_model_has_the_gradients_of_the_ranks_that_hold_it() {
     }
 }
 
-/// An import has started the GPU's driver, as far as the host knows.
+/// A statement after which the host believes that an import has started the GPU's driver.
 const WITH_A_DRIVER: &str = "device.is_started = lambda: True";
 
-/// An import has started a thread.
+/// A statement that starts a thread, as an import might.
 const WITH_A_THREAD: &str =
     "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()";
 
-/// An interpreter in whose host this statement comes first.
+/// An interpreter whose host process first executes this statement.
 fn beginning_with(statement: &str, dir: &Path) -> PathBuf {
     let path = dir.join("python");
     let real = python();
@@ -248,7 +248,7 @@ host.main()' "$@"
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn ranks_that_may_not_be_forked_import_their_engine_themselves() {
-    // A single run starts its host for itself, repeats share a pool.
+    // A single run starts its own host; repeats share a pool.
     let cases = [(WITH_A_DRIVER, "1"), (WITH_A_THREAD, "2"), (WITH_A_DRIVER, "2")];
     for (statement, repeats) in cases.into_iter().take(if full() { 3 } else { 2 }) {
         let dir = TempDir::new().expect("a temporary directory");
@@ -322,7 +322,7 @@ fn a_small_model_fills_several_of_ddps_buckets() {
 #[test]
 #[ignore = "needs ZPROBE_TEST_PYTHON"]
 fn gradients_that_ddp_never_reduced_are_found() {
-    // Each microbatch obeys the flag that was set in the one before it.
+    // Each microbatch obeys the flag that was set in the previous microbatch.
     let late = zprobe("--engine ddp --ga 3 --shape late-no-sync");
     assert_eq!((late.code, late.own_weights(0)), (1, &[1.0, 2.0, 2.0][..]));
     assert_eq!(late.report.findings[0].code, "ZP104", "{:?}", late.report.findings);
@@ -415,7 +415,7 @@ fn the_rank_programs_own_tests_pass() {
     assert!(!stderr.contains("Ran 0 tests"), "{stderr}");
 }
 
-/// Codes as `spec::code` defines them, for the Python side to be compared with.
+/// Codes as `spec::code` defines them, with which the Python side is compared.
 fn codes() -> serde_json::Value {
     [(1, 0), (24, 7), (100, u64::MAX)]
         .map(|(contributions, seed)| {
@@ -436,7 +436,8 @@ fn codes() -> serde_json::Value {
         .collect()
 }
 
-/// Names of the standard suite's probes of engines that are tested here; every day each third of them.
+/// The names of the standard suite's probes of the engines that are tested here; every third name in an
+/// everyday test.
 fn probes() -> Vec<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("probes");
     let names = std::fs::read_dir(dir).expect("probes").map(|it| it.expect("a probe").path());
@@ -471,8 +472,8 @@ fn the_standard_suite_is_clean_on_every_real_engine() {
     );
 }
 
-/// Exit code and suite of `zprobe check` of two probes in fp16 and one in bf16 on DeepSpeed, on a
-/// simulated machine of another kind.
+/// The exit code and the suite of `zprobe check` for two probes in fp16 and one in bf16 on DeepSpeed. The
+/// environment variable simulates a machine of another kind.
 fn check_fp16(variable: &str, value: &str) -> (Option<i32>, Suite) {
     let dir = TempDir::new().expect("a temporary directory");
     for (name, dtype) in [("half-1", "fp16"), ("half-2", "fp16"), ("wide", "bf16")] {

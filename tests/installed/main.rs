@@ -1,4 +1,4 @@
-//! Tests of wheels and archive in new environments, and of pages as they are on the screen.
+//! Tests of wheels and archive in new environments, and of pages as readers see them on the screen.
 
 mod install;
 mod screens;

@@ -1,5 +1,4 @@
-//! `zprobe issue`: required contents of the attachment of a bug report, and contents that it must
-//! not have.
+//! `zprobe issue`: the required and the forbidden contents of a bug report's attachment.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -15,10 +14,10 @@ use zprobe_diagnose::diagnose;
 use zprobe_model::trace::Trace;
 use zprobe_report::{Report, Verdict};
 
-/// GitHub's limit for the text of an issue.
+/// GitHub's limit on the text of an issue, in characters.
 const MOST_BODY: usize = 65_536;
 
-/// Headings of the projects' templates, in order.
+/// The headings of the projects' issue templates, in order.
 const DEEPSPEED: &[&str] = &[
     "**Describe the bug**",
     "**To Reproduce**",
@@ -39,7 +38,7 @@ const PLAIN: &[&str] = &[
     "### Additional context",
 ];
 
-/// A directory from which `zprobe issue` is called.
+/// A directory in which `zprobe issue` is called, and the variables of the call.
 struct Bench {
     dir: TempDir,
     variables: Vec<(String, String)>,
@@ -63,13 +62,14 @@ impl Bench {
     fn zprobe(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
         command.args(words).current_dir(self.dir.path());
-        // Only the variables that the test sets, so that counts are those of the test.
+        // The environment has only the variables of the test, so that the counts in the output are those of
+        // the test.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.output().unwrap()
     }
 
-    /// Contents of the zip, by path.
+    /// The contents of the zip, by path.
     fn attachment(&self, words: &[&str]) -> BTreeMap<String, String> {
         let words = [&["issue", "--out", "a.zip", "--overwrite", "--force"], words].concat();
         let output = self.zprobe(&words);
@@ -77,7 +77,7 @@ impl Bench {
         entries(&self.dir.path().join("a.zip"))
     }
 
-    /// Appends a record of this rank or, with `None`, of the launcher.
+    /// Appends a record of a rank or, with `None`, of the launcher.
     fn append(&self, rank: Option<usize>, event: Value) {
         let path = self.run_dir().join("trace.jsonl");
         let mut text = fs::read_to_string(&path).unwrap();
@@ -156,7 +156,7 @@ fn nothing_private_leaves_the_machine() {
     for project in ["plain", "deepspeed", "pytorch"] {
         let entries = bench.attachment(&["--for", project]);
         for (path, text) in &entries {
-            // The parts of secrets, so that a secret is found even if half of it is redacted.
+            // The parts of secrets are searched for, so that a half-redacted secret is found, too.
             for private in [
                 "plantedalice",
                 "planted-node",
@@ -218,7 +218,7 @@ fn what_is_not_private_survives_bit_for_bit() {
 fn the_page_is_the_one_that_a_run_without_anything_private_exports() {
     for fixture in ["boundary-leak", "rank-hangs"] {
         let mut bench = Bench::with(fixture);
-        // These values are words of the page's tags, styles and script.
+        // These values are also words of the page's tags, styles and script.
         bench.variables.push(("USER".to_owned(), "li".to_owned()));
         bench.variables.push(("MY_TOKEN".to_owned(), "stroke".to_owned()));
         let page = &bench.attachment(&[])["report.html"];
@@ -490,7 +490,7 @@ fn of_repeats_the_attachment_has_one_and_the_command_for_all() {
     }
     assert!(entries["report.md"].contains("\nzprobe run --ga 1\n"), "{}", entries["report.md"]);
     assert!(entries["report.html"].contains("<pre>zprobe run --ga 1</pre>"));
-    // A repeat that is missing between others is reported.
+    // A repeat that is missing between other repeats is reported.
     fs::remove_dir_all(run.join("repeat-1")).unwrap();
     let output = bench.zprobe(&["diagnose", ".zprobe/runs/run"]);
     assert_eq!(output.status.code(), Some(2));

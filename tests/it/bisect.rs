@@ -1,5 +1,5 @@
-//! `zprobe bisect`: the requests that it refuses, and the exit codes of a step of `git bisect run`. Needs no
-//! engine: a program stands in for a Python that has one. `cargo xtask test` bisects real releases.
+//! `zprobe bisect`: the requests that it refuses, and the exit codes of a step of `git bisect run`. The tests
+//! need no engine: a program replaces a Python that has an engine. `cargo xtask test` bisects real releases.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -47,7 +47,7 @@ fn a_step_that_tells_nothing_is_skipped_and_an_error_ends_the_bisection() {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/ranks/swept.py");
     let step = |args: &[&str]| bisect(&dir, &[&["step", "--engine", "ddp"], args].concat());
     for (args, code) in [
-        // Crashed, and inconclusive.
+        // These runs crash, and end inconclusively.
         (&["--python", python, "--repeat", "2", "--ga", "1"][..], 125),
         (&["--python", python, "--repeat", "2", "--ga", "2"], 125),
         (&["--python", "/does/not/exist"], 128),

@@ -1,5 +1,5 @@
-//! `zprobe check`: the standard suite is complete, a suite goes on after a failure, and a CI is
-//! told the results. Needs no engine: a program stands in for a Python that has one.
+//! `zprobe check`: the standard suite is complete, a suite continues after a failure, and a CI gets the
+//! results. The tests need no engine: a program replaces a Python that has engines.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -20,18 +20,18 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Answer of the stand-in to `zprobe doctor`: DDP can run, FSDP2 is broken, DeepSpeed is not there.
+/// The output of the fake Python for `zprobe doctor`: DDP can run, FSDP2 is broken, DeepSpeed is missing.
 const FACTS: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
 "ddp": {"value": true}, "fsdp2": {"problem": "RuntimeError: too old"},
 "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}}"#;
 
-/// Answer of a stand-in with a DeepSpeed that refuses fp16 on this machine.
+/// The output of a fake Python with a DeepSpeed that refuses fp16 on this machine.
 const NO_FP16: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
 "ddp": {"value": true}, "fsdp2": {"value": true}, "deepspeed": {"value": "0.19.8"},
 "onednn_fp16": {"value": false}, "deepspeed_fp16": {"value": false}}"#;
 
-/// A directory with a Python whose ranks act by the number of microbatches: with 1 they do not
-/// finish, with 3 they take the pool down, otherwise they say nothing that could be judged.
+/// A directory with a fake Python whose ranks behave by the number of microbatches. With 1 the ranks do not
+/// finish, with 3 they kill the pool, otherwise they report nothing that could be judged.
 struct Place(TempDir);
 
 impl Place {
@@ -43,12 +43,12 @@ impl Place {
         place
     }
 
-    /// Writes a Python that runs this shell code when it is started as a pool.
+    /// Writes a Python that runs this shell code if it is started as a pool.
     fn python(&self, pool: &str) {
         self.python_with(FACTS, pool);
     }
 
-    /// Writes a Python with these facts that runs this shell code when it is started as a pool.
+    /// Writes a Python with these facts that runs this shell code if it is started as a pool.
     fn python_with(&self, facts: &str, pool: &str) {
         let facts = format!("cat <<'END'\n{facts}\nEND");
         let script = format!("#!/bin/sh\nif [ \"$1\" = -c ]; then\n{facts}\nelse {pool}\nfi\n");
@@ -57,8 +57,8 @@ impl Place {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Writes a Python that does not become a pool when this condition of a shell holds for `$n`,
-    /// the number of times that it was started as one.
+    /// Writes a Python that fails as a pool if this shell condition holds. In the condition `$n` is the
+    /// number of times that the Python was started as a pool.
     fn flaky(&self, condition: &str) {
         let starts = self.0.path().join("starts");
         let (starts, ranks) = (starts.display(), root().join("fixtures/ranks/swept.py"));
@@ -80,7 +80,7 @@ impl Place {
         fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
-    /// Writes probes on DDP: two crash, one of them is expected to, and one says nothing.
+    /// Writes probes on DDP: two crash, one of which is expected to crash, and one reports nothing.
     fn probes(&self) {
         for (name, ga, expect) in
             [("a-crash", 1, "clean"), ("b-silent", 2, "clean"), ("c-known", 1, "ZP901")]
@@ -107,7 +107,7 @@ impl Place {
         command
     }
 
-    /// Exit code and report of `zprobe check probes` with the stand-in.
+    /// The exit code and the report of `zprobe check probes` with the fake Python.
     fn check(&self, args: &[&str]) -> (i32, Suite) {
         let own = ["check", "probes", "--python", "./python", "--output-format", "json"];
         let output = self.zprobe(&[&own, args].concat());
@@ -253,8 +253,8 @@ fn pools_that_do_not_start_now_and_then_are_tried_again() {
         let text = format!("description = 'Own'\nengines = ['ddp']\n[run]\nga = {ga}\n");
         place.write(&format!("probes/{name}.toml"), &text);
     }
-    // The pool of a does not start; that of b does, and is taken down; that of c does not; that of
-    // d does.
+    // The pool of `a` does not start. The pool of `b` starts and is killed. The pool of `c` does not start,
+    // and that of `d` does.
     place.flaky("$((n % 2)) -eq 1");
     let (_, suite) = place.check(&[]);
     let last = suite.cases.last().unwrap();
@@ -319,7 +319,7 @@ fn what_this_machine_cannot_run_is_skipped_with_its_reason_and_never_started() {
     let skipped = "<skipped message=\"cannot run here: DeepSpeed 0.19.8 refuses fp16";
     assert!(text(&junit.stdout).contains(skipped), "{junit:?}");
 
-    // The other commands refuse it, too, and each says so in a line.
+    // The other commands refuse fp16, too, each with a one-line message.
     let fp16 = ["--engine", "deepspeed", "--dtype", "fp16", "--python", "./python"];
     let run = [&["run", "--out", "own"][..], &fp16].concat();
     let repeat = [&run[..], &["--repeat", "3"]].concat();
@@ -370,7 +370,7 @@ fn known_findings_are_written_accepted_and_run_out() {
     let (code, suite) = place.check(&write);
     assert_eq!((code, statuses(&suite)), (0, vec![("a-crash", Status::Accepted)]));
 
-    // zprobe finds the baseline by its default name from now on.
+    // From now on zprobe finds the baseline by its default name.
     let (code, suite) = place.check(&only);
     assert_eq!((code, suite.count(Status::Accepted)), (0, 1));
     let accepted = suite.cases[0].findings[0].accepted.as_ref().unwrap();
@@ -476,7 +476,7 @@ fn a_baseline_that_the_configuration_names_is_written_the_first_time() {
     let (code, _, stderr) = check(&[]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.contains(accepted) && !stderr.contains("crashed:"), "{stderr}");
-    // A finding that is accepted does not end a suite.
+    // An accepted finding does not end a suite.
     let (code, _, stderr) = check(&["--fail-fast"]);
     assert_eq!(code, Some(0), "{stderr}");
     let (_, _, stderr) = check(&write("ci/known.toml"));

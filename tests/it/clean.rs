@@ -1,4 +1,4 @@
-//! Runs that zprobe leaves in the working directory, and their removal. Needs no engine.
+//! Runs that zprobe leaves in the working directory, and their removal. The tests need no engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
-/// A working directory with a rank program that waits for its standard input to end and dies.
+/// A working directory with two rank programs: `dies` exits with code 7, and `waits` sleeps.
 struct Place(TempDir);
 
 impl Place {
@@ -35,14 +35,14 @@ impl Place {
         command
     }
 
-    /// Exit code, standard output and standard error.
+    /// The exit code, standard output and standard error of zprobe.
     fn zprobe(&self, args: &[&str]) -> (Option<i32>, String, String) {
         let output = self.command(args).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
-    /// Records a run, which needs no engine, because it fails.
+    /// Records a run that fails, so that no engine is needed, and returns standard error.
     fn run(&self, args: &[&str]) -> String {
         let own = ["run", "--rank-program", "./dies", "--output-format", "concise"];
         let (code, _, stderr) = self.zprobe(&[&own, args].concat());
@@ -50,7 +50,7 @@ impl Place {
         stderr
     }
 
-    /// Names of the entries of `.zprobe/runs`.
+    /// The sorted names of the entries of `.zprobe/runs`.
     fn runs(&self) -> Vec<String> {
         let entries = fs::read_dir(self.0.path().join(".zprobe/runs")).unwrap();
         let mut names: Vec<String> =
@@ -63,7 +63,7 @@ impl Place {
         self.0.path().join(".zprobe/runs").join(run).join("trace.jsonl")
     }
 
-    /// Makes a run this many days old.
+    /// Sets the age of a run, in days.
     fn age(&self, run: &str, days: u64) {
         let trace = fs::File::options().append(true).open(self.trace(run)).unwrap();
         trace.set_modified(SystemTime::now() - Duration::from_secs(days * 86_400)).unwrap();

@@ -1,4 +1,4 @@
-//! The command line: requests that are refused, and the messages about them. Needs no libtorch.
+//! The command line: refused requests, and the messages about them. The tests need no libtorch.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -19,8 +19,8 @@ fn fixture(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).display().to_string()
 }
 
-/// Standard error of a refused command, which must exit with 2 and print nothing to stdout. Paths of this machine are
-/// left out.
+/// The standard error of a refused command, which must exit with 2 and print nothing to stdout. Paths of this
+/// machine are replaced.
 fn refusal(args: &[&str]) -> String {
     let output = zprobe(args);
     let stderr = String::from_utf8(output.stderr).expect("messages are UTF-8");

@@ -50,8 +50,8 @@ fn a_leak_differs_from_a_clean_run_in_verdict_finding_and_weights_at_the_place()
     assert!(comparison.weights_compared && !comparison.weights.is_empty());
     let settings: Vec<&str> = comparison.settings.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(settings, ["inject"]);
-    // Data and first parameters are the same: so is the first step's loss; the parameters after it
-    // are not.
+    // The data and the first parameters are the same, so the first step's loss is, too. The parameters after
+    // the first step differ.
     let first = &comparison.steps[0];
     assert!(first.loss.a.is_some());
     assert_eq!(first.loss.a, first.loss.b);
@@ -75,7 +75,7 @@ fn a_report_alone_is_compared_without_parameters() {
     assert!(comparison.steps.iter().all(|step| step.parameters.is_none()));
 }
 
-/// The output of a comparison of two recorded runs.
+/// The output of a comparison of two recorded runs, without this machine's paths.
 fn printed(form: &str) -> String {
     let [a, b] = ["clean-mlp", "boundary-leak-mlp"].map(|name| fixture(name).display().to_string());
     let output = compare(&[&a, &b, "--output-format", form]);

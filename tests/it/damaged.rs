@@ -1,4 +1,4 @@
-//! Traces that were damaged or made up: each is refused, or has a report. A seed makes a failure
+//! Traces that are damaged or made up: each is either refused or gets a report. A seed makes a failure
 //! repeatable.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -14,7 +14,7 @@ use zprobe_model::trace::{TRACE_FILE, Trace};
 use zprobe_report::render::{html, render};
 use zprobe_report::{Form, Verdict};
 
-/// Traces that are damaged, and of which pieces are mixed.
+/// The traces that are damaged, and whose lines are mixed into each other.
 const FIXTURES: &[&str] = &[
     "boundary-leak",
     "rank-dies",
@@ -24,11 +24,11 @@ const FIXTURES: &[&str] = &[
     "rank-rubbish",
 ];
 
-/// Number of damaged copies of each fixture.
+/// The number of damaged copies of each fixture.
 const ROUNDS: u64 = 60;
 
-/// Most memory that this process may ever have had, in KiB: far more than any trace needs, and far
-/// less than the numbers in a damaged one ask for.
+/// The limit on the peak memory of this process, in KiB: far above the need of any trace, and far below the
+/// numbers in a damaged trace.
 const MOST_MEMORY: u64 = 2 << 20;
 
 fn lines(name: &str) -> Vec<String> {
@@ -36,7 +36,7 @@ fn lines(name: &str) -> Vec<String> {
     fs::read_to_string(dir.join(TRACE_FILE)).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Numbers that programs stumble over.
+/// A number that programs often handle wrongly.
 fn number(rng: &mut Rng) -> Value {
     const ODD: &[u64] =
         &[0, 1, 2, 3, 63, 64, 65_535, 65_536, 1 << 31, 1 << 40, u64::MAX - 1, u64::MAX];
@@ -81,7 +81,7 @@ fn twist(value: &mut Value, rng: &mut Rng) {
     }
 }
 
-/// A damaged copy of a trace, with lines of another one.
+/// A damaged copy of a trace, with lines of another trace.
 fn damaged(lines: &[String], others: &[String], rng: &mut Rng) -> Vec<u8> {
     let mut lines = lines.to_vec();
     for _ in 0..rng.usize(1..4) {
@@ -118,7 +118,7 @@ fn used(dir: &Path) -> Result<(), String> {
     page.map(drop).map_err(|error| format!("html: {error}"))
 }
 
-/// Most memory that this process has had so far, in KiB.
+/// The peak memory of this process so far, in KiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! `zprobe doctor`, with interpreters that work and others that do not. Needs no torch.
+//! `zprobe doctor`, with interpreters that work and others that do not. The tests need no torch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use zprobe_lab::doctor::{NoAnswer, Python};
 
-/// An interpreter that runs this script, whatever its arguments are.
+/// A fake interpreter that runs this shell script, whatever its arguments are.
 fn interpreter(script: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("python3");
@@ -48,7 +48,7 @@ fn an_interpreter_that_hangs_is_ended() {
 
 #[test]
 fn without_any_engine_the_exit_code_says_that_nothing_can_run() {
-    // A program that has no rank program beside it.
+    // A copy of the program without a rank program next to it.
     let dir = tempfile::tempdir().unwrap();
     let alone = dir.path().join("zprobe");
     fs::copy(env!("CARGO_BIN_EXE_zprobe"), &alone).unwrap();
@@ -99,7 +99,8 @@ fn only_engines_are_tried_with_a_python() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A directory with a virtual environment that says this of the packages that it has: null for one that is absent.
+/// A directory with a fake virtual environment. `found` is its answer about packages as JSON, in which a
+/// missing package is null.
 fn environment(found: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("venv/bin");
@@ -110,7 +111,7 @@ fn environment(found: &str) -> TempDir {
     dir
 }
 
-/// Exit code and output of `zprobe` in that directory, where the environment is active.
+/// The exit code and the output of `zprobe` in a directory whose environment is active.
 fn active(dir: &TempDir, args: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.args(args).current_dir(dir.path()).env("VIRTUAL_ENV", dir.path().join("venv"));
@@ -134,7 +135,7 @@ fn an_engine_that_is_not_installed_is_one_line_before_anything_is_started() {
     ] {
         let (code, stdout, stderr) = active(&dir, args);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}");
-        // A sweep first prints how much it would do.
+        // A sweep first prints its number of runs.
         assert_eq!(stderr.split_inclusive('\n').next_back(), Some(told), "{args:?}");
         assert!(stderr.lines().count() <= 2, "{args:?}: {stderr}");
         assert!(!dir.path().join(".zprobe").exists(), "{args:?}");

@@ -1,7 +1,7 @@
-//! Python environments, made by a program that stands in for uv or for venv and pip, and by the
-//! real ones from an index in a directory. Needs no network.
+//! Python environments, made by a program that replaces uv or venv and pip, and by the real tools from an
+//! index in a directory. The tests need no network.
 
-#![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
+#![allow(clippy::disallowed_macros, reason = "a skipped test is printed")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::ffi::OsStr;
@@ -16,13 +16,14 @@ use tempfile::TempDir;
 use zprobe_lab::environment::{Cache, Installer, ProvisionError};
 use zprobe_zoo::Packages;
 
-/// A cache, and a uv that notes what it is asked for.
+/// A cache, and a fake uv that logs its calls.
 struct Fixture {
     dir: TempDir,
     installer: Installer,
 }
 
-/// A uv that makes an environment of one interpreter, and succeeds at everything else.
+/// A shell script in place of uv: it makes an environment with an interpreter, and succeeds at everything
+/// else.
 const UV: &str = r#"
 echo "uv $*" >>"$HERE/calls"
 if [ "$1" = venv ]; then
@@ -49,7 +50,7 @@ impl Fixture {
         cache.provide(&packages, &self.installer, &mut |_| ())
     }
 
-    /// Every call of the tool and of the interpreters that it made.
+    /// Every call of the tool, and of the interpreters that the tool made.
     fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.dir.path().join("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -159,7 +160,7 @@ fn a_tool_that_does_not_start_is_named() {
     assert!(message.contains("cannot start /does/not/exist/uv"), "{message}");
 }
 
-/// An index of one package, `harmless` 1.0, which declares the hash that `sha256` returns.
+/// The URL of an index with one package, `harmless` 1.0, which declares the hash that `sha256` returns.
 fn index(dir: &Path, sha256: impl Fn(&[u8]) -> String) -> String {
     const FILE: &str = "harmless-1.0-py3-none-any.whl";
     let mut wheel = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -185,8 +186,8 @@ fn index(dir: &Path, sha256: impl Fn(&[u8]) -> String) -> String {
     format!("file://{}", dir.display())
 }
 
-/// Runs `zprobe provision harmless==1.0` with this index and this `PATH`; true if it succeeds, and
-/// its standard error.
+/// Runs `zprobe provision harmless==1.0` with this index and this `PATH`. Returns true if the command
+/// succeeds, and its standard error.
 fn provision(index: &str, path: &OsStr) -> (bool, String) {
     let cache = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
@@ -215,7 +216,7 @@ fn a_package_that_is_not_what_its_index_says_is_not_installed() {
         eprintln!("skipped: no Python 3.11 or 3.10 on PATH");
         return;
     }
-    // With pip alone, and with uv where there is one.
+    // The paths of a run with pip only, and of a run with uv if uv is installed.
     let path = std::env::var_os("PATH").unwrap();
     let without_uv = std::env::split_paths(&path).filter(|place| !place.join("uv").exists());
     let mut paths = vec![std::env::join_paths(without_uv).unwrap(), path.clone()];

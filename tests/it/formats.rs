@@ -1,4 +1,4 @@
-//! The forms of a suite's report: their contents, and that other programs can read them.
+//! The forms of a suite's report: their contents, and whether other programs can read them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -45,7 +45,7 @@ fn case(trace: &str, engine: Engine, probe: &str) -> Case {
     }
 }
 
-/// A suite with a case of every status, and with everything that a format might stumble over.
+/// A suite with a case of every status, and with every text that a format might handle wrongly.
 fn suite() -> Suite {
     let mut accepted = case("boundary-leak", Engine::Native, "accepted");
     accepted.status = Status::Accepted;
@@ -138,7 +138,7 @@ fn annotations_are_one_line_each_whatever_stands_in_them() {
     let text = render(&suite(), Form::Github).unwrap();
     insta::assert_snapshot!("github", text);
     let commands = text.lines().filter(|line| line.starts_with("::"));
-    // Six cases and entries of the baseline, and a notice about what was skipped.
+    // The eight commands are five cases, a notice about skipped probes, and two entries of the baseline.
     assert_eq!(commands.count(), 8, "{text}");
     assert!(text.contains("file=my probes/leak%2C 100%25.toml,line=1,"), "{text}");
     assert!(text.contains("character: 50%25"), "{text}");
@@ -192,7 +192,7 @@ fn a_cause_is_told_once_with_every_case_that_it_made() {
     assert!(full.contains(also), "{full}");
     let markdown = render(Form::Markdown);
     assert_eq!(markdown.matches("<details>").count(), 3, "{markdown}");
-    // One more, at the file of a probe that has one.
+    // There is one more error, at the file of the probe that has a file.
     let github = render(Form::Github);
     assert_eq!(github.lines().filter(|line| line.starts_with("::error")).count(), 4, "{github}");
     assert!(github.contains("in deepspeed/first and 1 other probe::"), "{github}");
@@ -225,7 +225,7 @@ fn a_suite_without_an_answer_says_so_first_in_every_form_for_people() {
     assert_eq!(invocation["toolExecutionNotifications"][0]["message"]["text"], why);
 }
 
-/// The parts of SARIF 2.1.0 that its schema and GitHub's code scanning ask for.
+/// Asserts that a text has the parts of SARIF 2.1.0 that the schema and GitHub's code scanning require.
 fn assert_sarif(text: &str) -> Value {
     let sarif: Value = serde_json::from_str(text).unwrap();
     assert_eq!(sarif["version"], "2.1.0");

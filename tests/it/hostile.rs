@@ -1,4 +1,4 @@
-//! A stranger's files are data: in no form of a report is a text of a trace anything but text.
+//! A stranger's files are data: in every form of a report, the texts of a trace are nothing but text.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -28,7 +28,7 @@ macro_rules! pattern {
     }};
 }
 
-/// Texts that some reader takes for more than text.
+/// Texts that some reader takes for more than text, each with its kind.
 const HOSTILE: &[(&str, &str)] = &[
     ("clipboard", "\u{1b}]52;c;cm0gLXJmIC8=\u{7}"),
     ("link of a terminal", "\u{1b}]8;;http://evil.example\u{1b}\\x\u{1b}]8;;\u{1b}\\"),
@@ -110,7 +110,7 @@ fn more() -> Vec<Value> {
     ]
 }
 
-/// Lines of a recorded trace, followed by records of kinds that no fixture has.
+/// The lines of a recorded trace, followed by records of kinds that no fixture has.
 fn lines(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(fixture(name).join("trace.jsonl")).unwrap();
     let mut lines: Vec<Value> =
@@ -119,7 +119,7 @@ fn lines(name: &str) -> Vec<Value> {
     lines
 }
 
-/// Collects every place in a value where a text stands, keys of objects included.
+/// Collects every place of a text in a value, including keys of objects.
 fn places(value: &Value, here: String, all: &mut Vec<String>) {
     match value {
         Value::String(_) => all.push(here),
@@ -138,7 +138,7 @@ fn places(value: &Value, here: String, all: &mut Vec<String>) {
     }
 }
 
-/// A copy of a value, with `text` in front of the text at a place.
+/// A copy of a value, with `text` put before the text at a place.
 fn planted(value: &Value, place: &str, text: &str) -> Value {
     let mut value = value.clone();
     match place.split_once('>') {
@@ -155,7 +155,7 @@ fn planted(value: &Value, place: &str, text: &str) -> Value {
     value
 }
 
-/// Returns true if a line is a record of a run, whatever the text at a place is.
+/// Returns true if a line is a valid record whatever the text at a place is.
 fn accepts(line: &Value, place: &str, spec: &zprobe_model::spec::RunSpec) -> bool {
     if place.contains("/payload/") || place == ">run" || place.ends_with("/event>type") {
         return false;
@@ -180,7 +180,7 @@ impl Ground {
         for (at, line) in lines.iter().enumerate() {
             let mut all = Vec::new();
             places(line, String::new(), &mut all);
-            // Innermost and last first: a place stays where it is when others are changed.
+            // The innermost and last places come first: a place stays valid while others are changed.
             all.sort_by_key(|place| std::cmp::Reverse((place.matches('/').count(), place.clone())));
             let all = all.into_iter().filter(|place| accepts(line, place, &spec));
             open.extend(all.map(|place| (at, place)));
@@ -201,7 +201,7 @@ impl Ground {
     }
 }
 
-/// The report on a trace, with parts added that only other traces lead to.
+/// The report on a trace, with added parts that only other traces produce.
 fn report(trace: &Trace, text: &str) -> Report {
     let mut report = diagnose(trace);
     report.minimised = Some(Minimised {
@@ -267,7 +267,7 @@ fn assert_nothing_hidden(what: &str, text: &str) {
     }
 }
 
-/// Asserts that no line is a command to the CI that keeps a log of it.
+/// Asserts that no line is a command to a CI that keeps the text as a log.
 fn assert_no_command(what: &str, text: &str) {
     let text = unstyled(text);
     let old = pattern!(r"##[\w.-]*\[");
@@ -276,8 +276,8 @@ fn assert_no_command(what: &str, text: &str) {
     }
 }
 
-/// Asserts that all lines that GitHub's runner takes for commands are zprobe's own, and `count` in
-/// number.
+/// Asserts that all lines that GitHub's runner takes for commands are zprobe's own, and that there are
+/// `count` of them.
 fn assert_own_commands(what: &str, text: &str, count: usize) {
     let own = pattern!(r"^::(error|warning|notice) (file=[^,:]*,line=\d+,)?title=[^,:]*::");
     let commands: Vec<&str> =
@@ -288,7 +288,7 @@ fn assert_own_commands(what: &str, text: &str, count: usize) {
     }
 }
 
-/// Asserts that GitHub finds no markup in Markdown but zprobe's own.
+/// Asserts that Markdown has no markup for GitHub except zprobe's own.
 fn assert_no_markup(what: &str, text: &str) {
     let options = Options::ENABLE_TABLES
         | Options::ENABLE_STRIKETHROUGH
@@ -321,7 +321,7 @@ fn assert_no_markup(what: &str, text: &str) {
     }
 }
 
-/// Number of elements of a page, by name.
+/// The number of elements of a page, by name.
 fn elements(page: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for found in pattern!("<[!/]?[a-zA-Z]+").find_iter(page) {
@@ -330,7 +330,7 @@ fn elements(page: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Number of headings, rows and items of Markdown.
+/// The number of headings, rows and items of Markdown, by kind.
 fn blocks(text: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -352,8 +352,8 @@ fn assert_xml(what: &str, text: &str) {
 #[test]
 fn no_text_of_a_trace_is_anything_but_text_in_any_form() {
     assert!(HOSTILE.len() >= 40);
-    // Several texts at a time take less time; only in the trace with short lines each has the trace
-    // to itself.
+    // Testing several texts at once takes less time. Only in the trace with short lines each text is tested
+    // by itself.
     let together = |count: usize| -> Vec<(String, String)> {
         let joined = |texts: &[(&str, &str)]| {
             texts.iter().copied().map(|(kind, text)| (kind.to_owned(), text.to_owned())).reduce(
@@ -408,7 +408,7 @@ fn a_json_report_keeps_every_text_as_it_is() {
     }
 }
 
-/// A directory with a recorded run that has every hostile text somewhere, under a hostile name.
+/// A directory with a recorded run under a hostile name, which contains every hostile text somewhere.
 struct Place {
     dir: tempfile::TempDir,
     run: String,

@@ -1,5 +1,5 @@
-//! `zprobe init`: files that zprobe itself takes, and nothing that is lost. Needs no torch: a program
-//! stands in for a Python that has engines. `tests/ci` checks the workflow.
+//! `zprobe init`: zprobe accepts the written files, and no existing file is lost. The tests need no torch: a
+//! program replaces a Python that has engines. `tests/ci` checks the workflow.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -10,17 +10,17 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Answer of a Python with DeepSpeed, which takes no fp16 on this machine.
+/// The answer of a Python with a DeepSpeed that refuses fp16 on this machine.
 const DEEPSPEED: &str = r#"{"executable": "stand-in", "version": "3.12.4", "torch": {"value":
 "2.11.0+cu130"}, "ddp": {"value": true}, "fsdp2": {"value": true}, "deepspeed": {"value": "0.19.8"},
 "onednn_fp16": {"value": false}, "deepspeed_fp16": {"value": false}}"#;
 
-/// Answer of a Python with torch alone.
+/// The answer of a Python that has only torch.
 const TORCH: &str = r#"{"executable": "stand-in", "version": "3.10.2", "torch": {"value": "2.6.0"},
 "ddp": {"value": true}, "fsdp2": {"problem": "ImportError: too old"},
 "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}}"#;
 
-/// A DeepSpeed file that runs here.
+/// A DeepSpeed file that this machine can run.
 const SOUND: &str = r#"{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2},
 "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}"#;
 
@@ -61,7 +61,7 @@ impl Project {
         command.args(words.split(' ')).current_dir(self.0.path()).output().unwrap()
     }
 
-    /// Standard output of a command that succeeds, and its standard error.
+    /// The standard output and the standard error of a command that succeeds.
     fn said(&self, words: &str) -> (String, String) {
         let output = self.zprobe(words);
         let [stdout, stderr] =
@@ -70,7 +70,7 @@ impl Project {
         (stdout, stderr)
     }
 
-    /// Complaint of a command that ends with exit code 2.
+    /// The standard error of a command that ends with exit code 2.
     fn refusal(&self, words: &str) -> String {
         let output = self.zprobe(words);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -78,7 +78,7 @@ impl Project {
         stderr
     }
 
-    /// Names of all files outside of `venv` and `.git`.
+    /// The sorted names of all files outside of `venv` and `.git`.
     fn files(&self) -> Vec<String> {
         let pattern = format!("{}/**/*", self.0.path().display());
         let files = glob::glob(&pattern).unwrap().map(Result::unwrap).filter(|it| it.is_file());

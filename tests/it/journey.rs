@@ -1,4 +1,4 @@
-//! Dependencies inside of crates; the compiler holds those between them.
+//! Tests of the dependencies inside of crates; the compiler holds those between crates.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use zprobe_model::spec::Engine;
 
-/// Modules that a diagnosis must not depend on: it is a function of the trace alone.
+/// Modules that a diagnosis must not depend on: it is a function of only the trace.
 const IMPURE: &[&str] = &["std::env", "std::fs", "std::net", "std::process", "std::time"];
 
 /// A source file, by its path in the repository.
 struct Source {
     path: String,
-    /// Text of the file, without comments.
+    /// The text of the file, without comments.
     code: String,
 }
 
@@ -39,17 +39,17 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// Cuts every line at `//`. A string that holds `//` loses its end, which hides no path.
+/// Cuts every line at `//`. A string that contains `//` loses its end, which hides no path.
 fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect()
 }
 
-/// First names behind every `root::`, those of a group `root::{a, b::c}` too.
+/// The first names after every `root::`, including those of a group `root::{a, b::c}`.
 fn names_behind<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
     let path = format!("{root}::");
     code.match_indices(&path)
         .filter(|(at, _)| {
-            // `my_crate::` and `super::crate::` are other paths; `$crate::` is this one.
+            // `my_crate::` and `super::crate::` are other paths; `$crate::` is this crate.
             !code[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
         })
         .flat_map(|(at, _)| first_names(&code[at + path.len()..]))
@@ -81,7 +81,7 @@ fn first_names(rest: &str) -> Vec<&str> {
     names
 }
 
-/// Names that a file, so many modules below a place, reaches by climbing there with `super::`.
+/// The names that a file, `depth` modules below a place, reaches by climbing to that place with `super::`.
 fn climbed_to(source: &Source, depth: usize) -> Vec<String> {
     let mut used = Vec::new();
     let tests = source.code.find("\nmod tests {").unwrap_or(source.code.len());
@@ -150,7 +150,8 @@ fn no_module_of_the_command_line_or_the_laboratory_uses_one_that_uses_it() {
         assert!(left.len() > 10, "the modules of {folder} were not found");
         let modules: BTreeSet<String> = left.keys().cloned().collect();
         for (module, used) in &left {
-            // The folder declares its modules, so that an item of its own would close a circle.
+            // A folder may not have items besides its modules: the folder declares its modules, so a module that
+            // uses such an item would close a circle.
             assert!(used.is_subset(&modules), "{folder}: {module} uses {used:?}");
         }
         while let Some((free, _)) = left.iter().find(|(_, used)| used.is_empty()) {

@@ -1,4 +1,5 @@
-//! The bugs of the zoo are recognised in every user's run: by its findings, and by what ran.
+//! Bugs of the zoo are recognised in every user's run: by its findings, and by the versions and settings that
+//! ran.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +12,7 @@ use zprobe_report::render::render;
 use zprobe_report::{Finding, Form, Report, RuleCode};
 use zprobe_zoo::{Expectation, Row, name_known_bugs, registry};
 
-/// The settings of an engine that is asked for nothing.
+/// The default settings of an engine.
 fn settings_of(engine: Engine) -> EngineSettings {
     let request = SpecRequest { engine: Some(engine), ..SpecRequest::default() };
     request.resolve().unwrap().settings
@@ -60,7 +61,7 @@ fn a_bug_of_an_engine_is_named_in_a_script_by_the_class_and_what_the_engine_tell
     facts.insert("zero_optimization_stage".to_owned(), "0".to_owned());
     name_known_bugs(&mut report);
     assert_eq!(names(&report), ["bf16-never-cleared"]);
-    // A condition that no engine tells is met by no script.
+    // No script meets a condition that no engine reports.
     let mut report = leak("0.18.9", "BF16_Optimizer");
     report.run.spec.settings = a_script();
     report.findings[0].code = RuleCode::new("ZP103");
@@ -98,7 +99,7 @@ fn what_only_cpu_ranks_have_is_a_limit_of_them_and_any_other_bug_is_a_finding() 
     assert_eq!(names(&report), ["cpu-never-reduced"]);
     let limit = report.limit().unwrap();
     assert!(limit.starts_with("CPU ranks only") && limit.contains("what to do"), "{limit}");
-    // Another finding beside the known bug is no limit of CPU ranks.
+    // A finding in addition to the known bug is no limit of CPU ranks.
     let mut both = report.clone();
     both.findings.push(leak("0.18.9", "BF16_Optimizer").findings[0].clone());
     assert_eq!(both.limit(), None);
@@ -163,7 +164,7 @@ fn every_row_says_in_which_runs_it_is_recognised() {
         assert!(!known.affected.is_empty(), "{}: affected by no package", row.name);
         for (field, values) in &known.when {
             let pointer = format!("/{}", field.replace('.', "/"));
-            // A configuration has the keys that somebody has set.
+            // A configuration has only the keys that a user has set.
             let may_lack = field.starts_with("deepspeed_config.");
             let has = may_lack || spec.pointer(&pointer).is_some();
             assert!(has, "{}: a run has no {field}", row.name);
@@ -172,13 +173,13 @@ fn every_row_says_in_which_runs_it_is_recognised() {
     }
 }
 
-/// Rows about engines. That a trainer is installed does not say that a script uses it, so that a row
-/// about one is never recognised in a run.
+/// The rows about engines. An installed trainer is not necessarily used by a script, so a row about a trainer
+/// is never recognised in a run.
 fn rows_of_engines() -> impl Iterator<Item = &'static Row> {
     registry::rows().iter().filter(|row| row.script.is_none())
 }
 
-/// A release that is tried as the row says has the bug if and only if it is affected.
+/// Tests that a release, if tried with the row's arguments, has the bug if and only if it is affected.
 #[test]
 fn affected_releases_are_those_that_were_seen_to_have_the_bug() {
     for row in rows_of_engines() {

@@ -1,4 +1,5 @@
-//! Links of the documentation: what they point to is there. Addresses of other places are not asked.
+//! Links of the documentation: their targets in the repository exist. Addresses of web sites are not
+//! requested.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +13,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Pages of the repository, with their paths from its root.
+/// The pages of the repository, as paths from its root.
 fn pages() -> Vec<PathBuf> {
     let patterns =
         ["*.md", "docs/**/*.md", "examples/**/*.md", "fixtures/*/README.md", "integrations/*/*.md"];
@@ -22,7 +23,7 @@ fn pages() -> Vec<PathBuf> {
     found.map(|path| path.strip_prefix(root()).unwrap().to_owned()).collect()
 }
 
-/// Targets of the links of a page, and the anchors of its headings as GitHub names them.
+/// The targets of a page's links, and the anchors of its headings as GitHub names them.
 fn links_and_anchors(text: &str) -> (Vec<String>, BTreeSet<String>) {
     let (mut links, mut anchors) = (Vec::new(), BTreeSet::new());
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -54,7 +55,7 @@ fn anchor(title: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// Links of a page that lead nowhere.
+/// The links of a page whose targets do not exist.
 fn dead(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let (links, own) = links_and_anchors(&text);

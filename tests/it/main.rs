@@ -1,4 +1,5 @@
-//! Tests that need nothing but the repository: commands, forms of the report, rules, pages and files in step.
+//! Tests that need only the repository: commands, forms of the report, rules, and the agreement of pages and
+//! files.
 
 mod agents;
 mod attachment;

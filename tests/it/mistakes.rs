@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-/// Fewest mistakes that are worth the name of a collection.
+/// The number of mistakes that the collection has to have at least.
 const ENOUGH: usize = 25;
 
-/// Content of `mistakes.toml`.
+/// The content of `mistakes.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mistakes {
@@ -42,7 +42,7 @@ struct Mistake {
     edit: Vec<Edit>,
 }
 
-/// Content of `public.toml`.
+/// The content of `public.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Bugs {
@@ -75,14 +75,14 @@ struct Bug {
     edit: Vec<Edit>,
 }
 
-/// Content of `blind.toml`.
+/// The content of `blind.toml`.
 #[derive(Deserialize)]
 struct Blind {
     mistake: Vec<Change>,
     harmless: Vec<Change>,
 }
 
-/// A change of `blind.toml`, a mistake or a harmless one.
+/// A change of `blind.toml`: either a mistake or a harmless change.
 #[derive(Deserialize)]
 struct Change {
     name: String,
@@ -90,7 +90,7 @@ struct Change {
     edit: Vec<Edit>,
 }
 
-/// Kinds of findings, which the head of `mistakes.toml` explains.
+/// The kinds of findings, which the head of `mistakes.toml` explains.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 enum Finding {
@@ -114,7 +114,7 @@ enum Finding {
     NotUsed,
 }
 
-/// A replacement of the one place where `old` stands.
+/// A replacement of `old`, which occurs once in the file, by `new`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Edit {
@@ -140,7 +140,7 @@ fn blind() -> Blind {
     toml::from_str(&read("fixtures/mistakes/blind.toml")).unwrap()
 }
 
-/// The files that the edits change, by name.
+/// The files that the edits change, by name, with their new texts.
 fn planted<'a>(name: &str, script: &'a str, edits: &'a [Edit]) -> BTreeMap<&'a str, String> {
     let mut files = BTreeMap::new();
     for Edit { file, old, new } in edits {

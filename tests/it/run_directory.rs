@@ -1,5 +1,5 @@
-//! Run directories of strangers, and those into which somebody has put files beforehand. Needs no
-//! libtorch.
+//! Run directories of strangers, and run directories into which a stranger has put files beforehand. The
+//! tests need no libtorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,10 +13,10 @@ use nix::unistd::mkfifo;
 use tempfile::TempDir;
 use zprobe_model::trace::Trace;
 
-/// Text of a file of the user's, which must go nowhere else.
+/// The content of a user's file, which must not be copied to any other file.
 const PRIVATE: &str = "root:x:0:0:root";
 
-/// A Python module that leaves files when it is run.
+/// A Python module that leaves files if it is executed.
 const MODULE: &str = "open('/proc/self/cwd/IMPORTED', 'w').close()\nimport os\nopen(os.environ['MARK'], 'w').close()\n";
 
 struct Place {
@@ -45,7 +45,7 @@ impl Place {
         self.command(args).output().unwrap()
     }
 
-    /// Standard error of a command that is refused.
+    /// The standard error of a refused command, which must leave the private file unchanged.
     fn refusal(&self, args: &[&str]) -> String {
         let output = self.zprobe(args);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -55,7 +55,7 @@ impl Place {
         said
     }
 
-    /// Writes `run`, a recorded run of somebody else's.
+    /// Writes `run`, a run directory that a stranger has recorded.
     fn recorded(&self) -> PathBuf {
         let run = self.path("run");
         fs::create_dir(&run).unwrap();
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// Arguments of a run whose ranks accept everything.
+/// The arguments of a run whose ranks accept everything.
 fn run(out: &str) -> Vec<String> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ranks/minimal.py");
     ["run", "--no-config", "--exit-zero", "--rank-program", program.to_str().unwrap(), "--out", out]
@@ -239,7 +239,7 @@ fn nothing_outside_of_a_strangers_run_directory_is_read() {
     symlink(place.path("private"), dir.join("minimised.json")).unwrap();
     assert!(place.refusal(&["diagnose", "run"]).contains("symbolic link"));
     fs::remove_file(dir.join("minimised.json")).unwrap();
-    // The trace itself, and that of a repeat.
+    // The links replace the trace of the run, and the trace of a repeat.
     fs::rename(dir.join("trace.jsonl"), place.path("trace.jsonl")).unwrap();
     symlink(place.path("trace.jsonl"), dir.join("trace.jsonl")).unwrap();
     for command in ["diagnose", "report"] {
@@ -275,7 +275,7 @@ fn nobody_waits_for_a_pipe_or_a_device_in_a_strangers_run_directory() {
 fn a_line_without_an_end_does_not_take_all_memory() {
     let place = Place::new();
     let dir = place.recorded();
-    // A sparse file, as long as a disk, which takes no space.
+    // The file is sparse: it is as long as a disk, and takes no space.
     fs::File::create(dir.join("trace.jsonl")).unwrap().set_len(1 << 36).unwrap();
     assert!(place.refusal(&["diagnose", "run"]).contains("longer than"));
     fs::copy(

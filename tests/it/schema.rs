@@ -1,6 +1,7 @@
 //! The JSON Schemas of the external formats, which are checked in.
 //!
-//! After a change that only adds: `ZPROBE_BLESS=1 cargo test --test it schema` writes them anew.
+//! After a change that only adds to a format, `ZPROBE_BLESS=1 cargo test --test it schema` writes the schemas
+//! anew.
 
 use std::path::Path;
 
@@ -147,7 +148,7 @@ fn the_answer_of_a_bisection_obeys_the_checked_in_schema() {
     assert!(validator.validate(&json).is_err(), "a commit has a name");
 }
 
-/// A TOML file as JSON.
+/// The content of a TOML file as JSON.
 fn json_of(text: &str) -> serde_json::Value {
     let value: toml::Value = toml::from_str(text).expect("it is TOML");
     serde_json::to_value(value).expect("it has no dates")

@@ -1,6 +1,6 @@
-//! Shell completions and manual pages. Needs no libtorch.
+//! Shell completions and manual pages. The tests need no libtorch.
 
-#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+#![allow(clippy::disallowed_macros, reason = "a skipped test is printed")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn zprobe(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Commands that `zprobe --help` lists.
+/// The commands that `zprobe --help` lists.
 fn commands() -> BTreeSet<String> {
     let help = zprobe(&["--help"]);
     let (_, listed) = help.split_once("Usage:").unwrap();
@@ -24,8 +24,8 @@ fn commands() -> BTreeSet<String> {
     names.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
-/// Output of a shell with zprobe's completions in it for a script, in a directory; none where there is no such
-/// shell.
+/// The output of a script in a shell with zprobe's completions; `dir` is the working directory. `None` if the
+/// shell is not installed.
 fn shell(name: &str, script: &str, dir: &Path) -> Option<String> {
     let arguments: &[&str] = match name {
         "bash" => &["--norc", "-s"],
@@ -46,7 +46,7 @@ fn shell(name: &str, script: &str, dir: &Path) -> Option<String> {
         }
         Err(error) => panic!("{name}: {error}"),
     };
-    // What `compinit` would define.
+    // An empty function replaces the one that `compinit` would define.
     let before = if name == "zsh" { "compdef() { }\n" } else { "" };
     let script = format!("{before}{}\n{script}\n", zprobe(&["completions", name]));
     shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
@@ -55,8 +55,8 @@ fn shell(name: &str, script: &str, dir: &Path) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// Completions that a shell offers for the last word of a line, without what is said about them; none where there
-/// is no such shell.
+/// The completions that a shell offers for the last word of a line, without their descriptions; `None` if the
+/// shell is not installed.
 fn offered_in(name: &str, line: &str, dir: &Path) -> Option<Vec<String>> {
     let words: Vec<&str> = line.split(' ').collect();
     let [.., before, last] = &words[..] else { panic!("{line}") };
@@ -67,7 +67,7 @@ fn offered_in(name: &str, line: &str, dir: &Path) -> Option<Vec<String>> {
              printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             words.len() - 1,
         ),
-        // `_describe` is handed the name of an array.
+        // zsh calls `_describe` with the name of an array.
         "zsh" => format!(
             "_describe() {{ print -l -- ${{(P)3}} }}\nwords=({quoted})\nCURRENT={}\n\
              _clap_dynamic_completer_zprobe || true",
@@ -78,12 +78,12 @@ fn offered_in(name: &str, line: &str, dir: &Path) -> Option<Vec<String>> {
     let text = shell(name, &script, dir)?;
     let about = if name == "zsh" { ':' } else { '\t' };
     let names = text.lines().map(|line| line.split(about).next().unwrap_or_default().to_owned());
-    // Some shells add the slash of a directory by themselves.
+    // Some shells append the slash of a directory by themselves.
     let names = names.map(|name| name.trim_end_matches('/').to_owned());
     Some(names.filter(|name| !name.is_empty()).collect())
 }
 
-/// Completions that every shell that is here offers for the last word of a line.
+/// The completions that every installed shell offers for the last word of a line.
 fn offered(line: &str, dir: &Path) -> Vec<String> {
     let mut all = ["bash", "zsh", "fish"].into_iter().filter_map(|name| {
         let offered = offered_in(name, line, dir)?;
@@ -144,7 +144,7 @@ fn shells_complete_recorded_runs_with_the_newest_first_and_else_paths() {
         written.set_modified(now - std::time::Duration::from_secs(age)).unwrap();
     }
     let runs = [".zprobe/runs/20260101T000000Z-1", ".zprobe/runs/20260102T000000Z-2"];
-    // Without the dot, fish offers nothing that begins with one.
+    // Without the dot, fish offers no name that begins with a dot.
     assert_eq!(offered("zprobe show .z", dir.path()), runs);
     assert_eq!(offered_in("bash", "zprobe show ", dir.path()).unwrap()[..2], runs);
     assert_eq!(offered("zprobe show .zprobe/runs/20260102", dir.path()), runs[1..]);

@@ -1,5 +1,5 @@
-//! `zprobe sweep`: the requests that it refuses, and that its rows come from runs that do not harm
-//! each other. Needs no engine: a program stands in for a Python that has one.
+//! `zprobe sweep`: the requests that it refuses, and the independence of the runs of its rows. The tests need
+//! no engine: a program replaces a Python that has an engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,12 +14,12 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Runs `zprobe sweep` in this directory.
+/// Runs `zprobe sweep` in a directory.
 fn sweep(dir: &TempDir, args: &[&str]) -> Output {
     command(dir, args).output().unwrap()
 }
 
-/// `zprobe sweep` in this directory, without settings of the surroundings.
+/// The command `zprobe sweep` in a directory, without zprobe's variables in the environment.
 fn command(dir: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     for (name, _) in std::env::vars_os() {
@@ -36,7 +36,7 @@ fn has_worker(group: u32) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     processes.into_iter().any(|process| {
         let read = |name: &str| std::fs::read_to_string(process.path().join(name));
-        // Behind the name in brackets: state, parent, group.
+        // The fields after the name in parentheses are state, parent and group.
         let in_group = read("stat").is_ok_and(|stat| {
             let fields = stat.rsplit(')').next().unwrap_or_default();
             fields.split_whitespace().nth(2) == Some(&group.to_string())
@@ -73,7 +73,7 @@ fn an_interrupt_from_a_terminal_is_no_result_of_a_configuration() {
     while !has_worker(zprobe.id()) {
         std::thread::yield_now();
     }
-    // As a terminal does it: to all processes of the group.
+    // As a terminal does, the test sends the signal to all processes of the group.
     killpg(Pid::from_raw(zprobe.id().cast_signed()), Signal::SIGINT).unwrap();
     let output = zprobe.wait_with_output().unwrap();
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -81,15 +81,15 @@ fn an_interrupt_from_a_terminal_is_no_result_of_a_configuration() {
         json["rows"].as_array().unwrap().iter().map(|row| &row["outcome"]["ending"]).collect();
     assert!(!endings.iter().any(|ending| **ending == "not-run"), "{json:#}");
     assert!(json["not_tried"].as_u64().unwrap() > 0, "{json:#}");
-    // Where a run has crashed before, that is the code.
+    // If a run crashed before the interrupt, the exit code is that of a crash.
     let expected = if endings.iter().any(|it| **it == "crashed") { 3 } else { 4 };
     assert_eq!(output.status.code(), Some(expected), "{json:#}");
 }
 
-/// Processor time that a process has used, in ticks of the system's clock; 0 if it is not there.
+/// The processor time that a process has used, in ticks of the system's clock; 0 if there is no such process.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name of the program, in parentheses, may have spaces.
+    // The name of the program, in parentheses, may contain spaces.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     fields.split_whitespace().nth(11).and_then(|ticks| ticks.parse().ok()).unwrap_or_default()
 }
@@ -97,12 +97,12 @@ fn ticks(pid: u32) -> u64 {
 #[test]
 fn an_interrupt_while_a_sweep_is_planned_ends_it_with_an_exit_code() {
     let dir = tempfile::tempdir().unwrap();
-    // Nothing passes the filter, so that all draws are made: they take minutes.
+    // No configuration passes the filter, so all draws are made, which takes minutes.
     let mut command =
         command(&dir, &["--list", "--random", "1000000", "--filter", "no such words"]);
     let mut zprobe = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let patience = Instant::now() + Duration::from_secs(20);
-    // By then it draws: all that comes before takes a few ticks.
+    // After 50 ticks zprobe is drawing: all earlier work takes a few ticks.
     while ticks(zprobe.id()) < 50 && Instant::now() < patience {
         assert!(zprobe.try_wait().unwrap().is_none(), "the plan was made already");
         std::thread::yield_now();
@@ -118,7 +118,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Path of a program that stands in for Python; `swept.py` says what its ranks do.
+/// The path of a program that replaces Python; `swept.py` describes its ranks.
 fn stand_in() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ranks/swept.py");
     path.display().to_string()
@@ -171,7 +171,7 @@ fn a_crash_and_the_end_of_the_pool_harm_no_other_row() {
     assert_eq!(rows.len(), 23, "{json}");
     for row in rows {
         let label = row["label"].as_str().unwrap();
-        // Ranks that behave well say nothing that could be judged.
+        // Ranks that behave well report nothing that could be judged.
         let ending = if label.ends_with("ga 1") { "crashed" } else { "inconclusive" };
         assert_eq!(row["outcome"]["ending"], ending, "{row:#}\n{stderr}");
         let report = dir.path().join(row["run_dir"].as_str().unwrap()).join("report.json");

@@ -1,4 +1,4 @@
-//! Output for people on a terminal and in a log: width, colours, progress. Needs no libtorch.
+//! Output for people on a terminal and in a log: width, colours, progress. The tests need no libtorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A command in whose environment nothing changes the look of output.
+/// A command whose environment has no variables that change the look of the output.
 fn plain(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -29,7 +29,7 @@ fn diagnose() -> Vec<String> {
     ["diagnose", &trace, "--exit-zero"].map(str::to_owned).to_vec()
 }
 
-/// Arguments of a run whose ranks go through every backward.
+/// The arguments of a run whose ranks go through every backward.
 fn run(dir: &Path) -> Vec<String> {
     let program = repository().join("fixtures/ranks/stepping.py").display().to_string();
     let out = dir.join("run").display().to_string();
@@ -38,7 +38,7 @@ fn run(dir: &Path) -> Vec<String> {
         .to_vec()
 }
 
-/// Standard output and standard error of zprobe, neither of which is a terminal.
+/// The standard output and the standard error of zprobe, neither of which is a terminal.
 fn piped(args: &[String], environment: &[(&str, &str)]) -> (String, String) {
     let mut command = plain(env!("CARGO_BIN_EXE_zprobe"));
     let Output { stdout, stderr, .. } =
@@ -46,7 +46,7 @@ fn piped(args: &[String], environment: &[(&str, &str)]) -> (String, String) {
     (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// All that zprobe writes on a terminal of this many columns.
+/// The whole output of zprobe on a terminal with this number of columns.
 fn on_terminal(args: &[String], columns: usize, environment: &[(&str, &str)]) -> String {
     let words = [env!("CARGO_BIN_EXE_zprobe").to_owned()].into_iter().chain(args.to_vec());
     let line = shlex::try_join(words.collect::<Vec<_>>().iter().map(String::as_str)).unwrap();
@@ -62,7 +62,7 @@ fn without_codes(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
 }
 
-/// Columns of the widest line, but for the command, which is there to be copied.
+/// The width of the widest line, except the line with the command, which is there to be copied.
 fn widest(text: &str) -> usize {
     let text = without_codes(text);
     let lines = text.lines().filter(|line| !line.starts_with("again: "));
@@ -99,7 +99,7 @@ fn colours_are_for_terminals_and_for_those_who_ask_for_them() {
 #[test]
 fn no_colour_is_one_that_light_or_dark_terminals_hide() {
     let text = piped(&diagnose(), &[("CLICOLOR_FORCE", "1")]).0;
-    // Neither black nor white, nor any background.
+    // The hidden colours are black, white, and backgrounds of either.
     for hidden in ["\u{1b}[30m", "\u{1b}[37m", "\u{1b}[97m", "\u{1b}[40m", "\u{1b}[47m"] {
         assert!(!text.contains(hidden), "{hidden:?}");
     }
@@ -156,7 +156,7 @@ fn a_report_has_the_command_that_makes_the_run_again_without_paths_of_the_machin
     let report = std::fs::read_to_string(dir.path().join("run/report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["run"]["command"], "zprobe run --engine native --stage 1 --ga 4");
-    // On this machine it takes the interpreter and the program, too.
+    // On this machine the command also names the interpreter and the rank program.
     let junit = std::fs::read_to_string(junit).unwrap();
     let again = junit.lines().find(|line| line.starts_with("again: ")).unwrap();
     assert!(again.contains("--python ") && again.contains("--rank-program "), "{again}");
@@ -169,7 +169,7 @@ fn a_terminal_has_a_line_for_each_rank_that_is_gone_in_the_end() {
     let end = text.rfind("recorded in").unwrap();
     let (live, left) = text.split_at(end);
     assert!(live.contains("/8 backwards") && live.contains('\u{1b}'), "{text:?}");
-    // Erased: the last thing before what stays is an empty line.
+    // The live line is erased: the text before the remaining output ends with an empty line.
     assert!(live.ends_with("\u{1b}[2K") || live.ends_with("\u{1b}[J"), "{live:?}");
     assert!(!left.contains("backwards"), "{left:?}");
 }

@@ -1,5 +1,5 @@
-//! The zoo: its rows are complete, its judgement is right, and its command reports what happened.
-//! Needs neither libtorch nor a network.
+//! The zoo: its rows are complete, its judgement is right, and its command reports the results. The tests
+//! need neither libtorch nor a network.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -24,8 +24,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A directory to run `zprobe` in, with a cache of its own and nothing on `PATH` but the programs
-/// that it is given.
+/// A directory to run `zprobe` in, with an own cache and a `PATH` that has only the given programs.
 struct Place(TempDir);
 
 impl Place {
@@ -62,7 +61,7 @@ impl Place {
     }
 }
 
-/// Text of a row whose ranks are this program; `release` is the rest of its `[[release]]`.
+/// The text of a row whose ranks are `program`; `release` is the rest of the row's `[[release]]`.
 fn row(program: &str, release: &str) -> String {
     format!(
         "name = 'own'\ntitle = 'Own'\nlinks = []\nengine = 'native'\nsummary = 'It is so.'\n\
@@ -228,7 +227,7 @@ fn an_interrupted_zoo_keeps_what_is_finished_and_says_what_was_not_tried() {
     let release = "expect = 'ZP901'\n[[release]]\nexpect = 'clean'\n[[release]]\nexpect = 'clean'";
     let row = row(rank.to_str().unwrap(), release);
     place.write("own.toml", &row.replace("--engine native", "--engine native --nproc-per-node 1"));
-    // As a terminal has it: one group of processes, all of which Ctrl-C interrupts.
+    // As on a terminal, one group of processes gets the interrupt of Ctrl-C.
     let zprobe = place
         .command(&["zoo", "own.toml", "--out", "runs"])
         .process_group(0)

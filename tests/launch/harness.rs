@@ -1,4 +1,4 @@
-//! Helpers of the launcher's tests: they start fixture ranks, and look at what is left of them.
+//! Helpers of the launcher's tests: they start fixture ranks, and check the leftovers of a run.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use zprobe_launch::{Ended, Hosting, Launch, Pool, RankProgram, Source};
 use zprobe_model::spec::{RunSpec, SpecRequest};
 use zprobe_model::trace::{Event, Meeting, Outcome, Record, Trace, Violation};
 
-/// A run that is over: its trace, and the directory that it lies in.
+/// The result of a run: its trace, the directory of the trace, and the records that the observer saw.
 pub struct Run {
     pub trace: Trace,
     pub dir: TempDir,
@@ -31,7 +31,7 @@ pub fn spec(world_size: usize, timeout_s: u64) -> RunSpec {
     .unwrap()
 }
 
-/// `fixtures/ranks/rank.py` with these arguments.
+/// The program `fixtures/ranks/rank.py` with these arguments.
 pub fn ranks(arguments: &str) -> RankProgram {
     let hosting =
         if arguments.contains("--forked") { Hosting::Forked } else { Hosting::OnePerRank };
@@ -40,8 +40,8 @@ pub fn ranks(arguments: &str) -> RankProgram {
     RankProgram { program: python().to_owned(), args, hosting, library_path: vec![] }
 }
 
-/// The interpreter itself: the first `python3` on `PATH` may be a script that looks for it, in
-/// processes of its own.
+/// The interpreter itself: the first `python3` on `PATH` may be a script that looks for it, in processes of
+/// its own.
 fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     PYTHON.get_or_init(|| {
@@ -51,22 +51,20 @@ fn python() -> &'static Path {
     })
 }
 
-/// Runs two ranks of `fixtures/ranks/rank.py` to the end, with a timeout that no loaded machine
-/// reaches.
+/// Runs two ranks of `fixtures/ranks/rank.py` to the end, with a timeout that no loaded machine reaches.
 pub fn run(arguments: &str) -> Run {
     run_program(&ranks(arguments), &spec(2, 60))
 }
 
-/// Runs a program to the end, and checks what holds for every run.
+/// Runs a program to the end, and checks the invariants of every run.
 pub fn run_program(program: &RankProgram, spec: &RunSpec) -> Run {
     run_from(Source::Cold(program), spec, "")
 }
 
-/// Runs two ranks, of which `hung` never end, until the timeout runs out on them.
+/// Runs two ranks until the timeout expires; the ranks of `hung` never end.
 ///
-/// A loaded machine may take longer than the timeout to start ranks: a run in which the timeout
-/// came before they had got to where they hang, or finish, shows nothing, and they get four times
-/// as long.
+/// A loaded machine may take longer than the timeout to start ranks. If the timeout expires before the ranks
+/// hang or finish, the run shows nothing, and the next run has four times the timeout.
 pub fn run_into_timeout(hung: &[usize], run: impl Fn(&RunSpec) -> Run) -> Run {
     let arrived = |run: &Run| {
         (0..2).all(|rank| {
@@ -78,8 +76,7 @@ pub fn run_into_timeout(hung: &[usize], run: impl Fn(&RunSpec) -> Run) -> Run {
     runs.find(arrived).expect("two ranks start within two minutes")
 }
 
-/// Runs `fixtures/ranks/rank.py` with these arguments over `pool`, which must be one of
-/// `pooled.py`.
+/// Runs `fixtures/ranks/rank.py` with these arguments over `pool`, which must be a pool of `pooled.py`.
 pub fn run_over(pool: &Pool, arguments: &str, spec: &RunSpec) -> Run {
     let run = run_from(Source::Warm(pool), spec, arguments);
     let marked = processes_of(&mark_of(pool));
@@ -95,7 +92,7 @@ pub fn mark_of(pool: &Pool) -> String {
     mark.unwrap().to_owned()
 }
 
-/// Runs ranks to the end; `arguments` stand in a file of the run directory.
+/// Runs ranks to the end; `arguments` are written to a file of the run directory.
 fn run_from(source: Source<'_>, spec: &RunSpec, arguments: &str) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
@@ -113,7 +110,7 @@ fn run_from(source: Source<'_>, spec: &RunSpec, arguments: &str) -> Run {
     run
 }
 
-/// Checks each case at the same time as the others: most of them only wait.
+/// Checks all cases at the same time, because most cases only wait.
 pub fn for_each<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) + Sync) {
     std::thread::scope(|scope| {
         for case in cases {
@@ -122,7 +119,7 @@ pub fn for_each<T: Send>(cases: impl IntoIterator<Item = T>, check: impl Fn(T) +
     });
 }
 
-/// Command lines of the processes that have this run's id in their environment.
+/// The command lines of the processes that have this run's id in their environment.
 pub fn processes_of(run_id: &str) -> Vec<String> {
     let needle = format!("ZPROBE_RUN={run_id}");
     let mut found = Vec::new();
@@ -164,7 +161,7 @@ impl Run {
         self.trace.events().map(|(_, event)| event)
     }
 
-    /// Events of a rank.
+    /// The events of a rank.
     pub fn said(&self, rank: usize) -> Vec<&Event> {
         self.trace
             .events()
@@ -197,7 +194,7 @@ impl Run {
             .collect()
     }
 
-    /// Ranks named by the watchdog, if it ended the run.
+    /// The ranks that the watchdog named; `None` if the watchdog did not end the run.
     pub fn silent(&self) -> Option<&[usize]> {
         self.events().find_map(|event| match event {
             Event::TimedOut { silent, .. } => Some(silent.as_slice()),
@@ -205,7 +202,7 @@ impl Run {
         })
     }
 
-    /// Ranks that waited for others by the account of the watchdog, and where they waited.
+    /// The ranks that waited for others when the watchdog ended the run, each with the place where it waited.
     pub fn waiting(&self) -> Vec<(usize, Meeting)> {
         let told = self.events().find_map(|event| match event {
             Event::TimedOut { waiting, .. } => Some(waiting),

@@ -1,4 +1,4 @@
-//! Ranks that behave: what they are given, and how their records are kept.
+//! Ranks that behave well: their environment, and the recording of their events.
 
 use crate::harness::{fixture, ranks, run, run_program, spec};
 use zprobe_launch::{Hosting, RankProgram};
@@ -68,7 +68,7 @@ fn a_rank_gets_torchruns_variables_and_its_own_descriptors_only() {
             assert_eq!(get("ZPROBE_STORE_FD").is_some(), forked || rank == 0);
             assert_eq!(get("ZPROBE_HOST_FD").is_some(), forked);
             let number = rank.to_string();
-            // A host that forks has those of its first rank.
+            // A host that forks has the variables of its first rank.
             let own = Some(if forked { "0" } else { number.as_str() });
             assert_eq!((get("RANK"), get("LOCAL_RANK")), (own, own));
             assert_eq!(
@@ -77,7 +77,7 @@ fn a_rank_gets_torchruns_variables_and_its_own_descriptors_only() {
             );
             let given = get("descriptors").unwrap().split(',').map(|fd| fd.parse().unwrap());
             let ours = given.filter(|fd| *fd > 2 && !inheritable().contains(fd)).count();
-            // The event channel and, for some, the socket of the store.
+            // The descriptors are the event channel and, for some processes, the socket of the store.
             assert_eq!(ours, 1 + usize::from(forked || rank == 0), "{env:?}");
         }
     }
@@ -96,7 +96,7 @@ fn a_rank_looks_for_its_libraries_where_its_program_wants_it_to_and_then_where_t
     }
 }
 
-/// Descriptors that whoever runs the tests leaks into every process.
+/// The descriptors that the program which runs the tests leaks into every process.
 fn inheritable() -> Vec<u32> {
     const O_CLOEXEC: u32 = 0o2_000_000;
     let mut found = Vec::new();

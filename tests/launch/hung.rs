@@ -1,12 +1,12 @@
-//! Ranks that hang, and ranks that wait for them: the first are named, and the others are not.
+//! Ranks that hang, and ranks that wait for them: only the ranks that hang are named.
 
 use zprobe_diagnose::diagnose;
 use zprobe_model::trace::{CollectiveOp, Meeting, Outcome};
 
 use crate::harness::{Run, ranks, run_program, spec};
 
-/// Runs a rank for each script of `fixtures/ranks/rank.py`, with a timeout of three seconds.
-/// Scripts start with `ready`, so that all ranks are up before it runs out for the first of them.
+/// Runs a rank for each script of `fixtures/ranks/rank.py`, with a timeout of three seconds. The scripts
+/// start with `ready`, so that all ranks are ready before the timeout of the first rank expires.
 fn run(scripts: &[&str], hosting: &str) -> Run {
     let world_size = scripts.len();
     let scripts = scripts.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Signals to the launcher: the real `zprobe`, with ranks that sleep for ever.
+//! Signals to the launcher: the real `zprobe`, with ranks that sleep forever.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -85,7 +85,7 @@ fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     ]);
     command.args(["run", "--output-format", "concise", "--rank-program"]);
     command.arg(fixture("rank.py")).arg("--out").arg(dir.path());
-    // A third rank, of which only this test plays the part, arrives when the test says so.
+    // The third rank exists only as a file of this test, which arrives after the signals.
     let script = "ready,meets,finishes";
     command.args(["--", "acts"]);
     command.args((0..3).flat_map(|rank| ["--script".to_owned(), format!("{rank}={script}")]));
@@ -100,7 +100,7 @@ fn a_signal_that_was_ignored_before_the_run_stays_ignored() {
     assert_eq!(seen(dir.path(), |event| *event == Event::Interrupted), 0);
 }
 
-/// A full standard output that nobody reads keeps zprobe from printing its report.
+/// The full standard output, which is never read, keeps zprobe from printing its report.
 #[test]
 fn a_second_interrupt_ends_zprobe_at_once() {
     let dir = tempfile::tempdir().unwrap();

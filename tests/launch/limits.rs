@@ -1,7 +1,7 @@
-//! Limits and signal settings that zprobe may inherit: the real `zprobe`, started from a shell that
-//! sets them. What keeps a run from taking place is named, with exit code 2, and leaves no process.
+//! Limits and signal settings that zprobe may inherit: the real `zprobe`, started from a shell that sets
+//! them. If a limit prevents a run, zprobe names the limit, exits with code 2, and leaves no process.
 
-#![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
+#![allow(clippy::disallowed_macros, reason = "a skipped test is printed")]
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,7 +12,7 @@ use zprobe_model::trace::{Event, Outcome, TRACE_FILE, Trace};
 
 use crate::harness::{fixture, processes_of};
 
-/// Runs `zprobe run` into `out` behind this shell code, with ranks of `fixtures/ranks/rank.py`.
+/// Runs `zprobe run` into `out` after this shell code, with ranks of `fixtures/ranks/rank.py`.
 fn zprobe_after(setting: &str, out: &Path, ranks: &str) -> Output {
     let script = format!(r#"{setting} "$@""#);
     let mut command = Command::new("bash");
@@ -22,7 +22,7 @@ fn zprobe_after(setting: &str, out: &Path, ranks: &str) -> Output {
     command.args(ranks.split_whitespace()).output().unwrap()
 }
 
-/// Checks that a run was refused or given up, with each of these words in the message.
+/// Checks that a run was refused or given up, with all of these words in the message.
 #[track_caller]
 fn assert_refused(setting: &str, ranks: &str, words: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn ranks_start_with_no_signal_blocked_and_ignore_what_the_user_ignores() {
     }
 }
 
-/// Shell code that starts what comes after it with a signal blocked or ignored.
+/// Shell code that starts the following command with a signal blocked or ignored.
 fn inheriting(how: &str, signal: &str) -> String {
     let python = match how {
         "block" => format!("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.{signal}])"),

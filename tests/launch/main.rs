@@ -1,4 +1,4 @@
-//! The launcher against real processes: fixture ranks that behave, and many that do not.
+//! Tests of the launcher with real processes: fixture ranks that behave, and many that do not.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

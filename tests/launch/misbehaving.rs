@@ -1,15 +1,15 @@
-//! Ranks that do everything wrong. Whatever they do, the run ends, the trace says what happened,
-//! and no process is left (which `harness::run_program` checks).
+//! Ranks that misbehave in every way. In all cases the run ends, the trace records the misbehaviour, and no
+//! process is left, which `harness::run_program` checks.
 
 use zprobe_model::trace::{Event, Outcome, Violation};
 
 use crate::harness::{self, Run, for_each, ranks, run, run_program};
 
-/// A rank that was ended by SIGKILL.
+/// The outcome of a rank that was killed by SIGKILL.
 const KILLED: Outcome = Outcome::Signal(9);
 const EXITED: Outcome = Outcome::Code(0);
 
-/// Runs two ranks, of which `hung` never end, until the timeout runs out.
+/// Runs two ranks until the timeout expires; the ranks of `hung` never end.
 fn run_into_timeout(arguments: &str, hung: &[usize]) -> Run {
     let run = harness::run_into_timeout(hung, |spec| run_program(&ranks(arguments), spec));
     assert_eq!(run.silent(), Some(hung), "{arguments}");

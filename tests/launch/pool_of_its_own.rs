@@ -1,4 +1,4 @@
-//! Tests whose launcher needs a process of its own: this test program, once more.
+//! Tests whose launcher needs a process of its own: the process is another call of this test program.
 
 use std::env;
 use std::fs;
@@ -14,10 +14,10 @@ use zprobe_model::trace::{Event, Trace};
 use crate::harness::{mark_of, processes_of, run_over, spec};
 use crate::pooled::pool;
 
-/// Variable that names the directory in which a launcher works.
+/// The variable that names the directory in which a launcher works.
 const DIR: &str = "ZPROBE_TEST_LAUNCHER_DIR";
 
-/// File that a launcher writes when it has succeeded.
+/// The file that a launcher writes after success.
 const DONE: &str = "done";
 
 /// Starts one of the ignored tests below in a process of its own.
@@ -30,7 +30,7 @@ fn launcher(test: &str, dir: &Path) -> Child {
         .unwrap()
 }
 
-/// Runs one of the ignored tests to its end, which it must reach: a wrong name would run no test at
+/// Runs one of the ignored tests to its end, and checks that the test ran: a wrong name would run no test at
 /// all.
 fn assert_succeeds(test: &str) {
     let dir = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ fn assert_succeeds(test: &str) {
     assert!(dir.path().join(DONE).exists(), "{test} did not run");
 }
 
-/// The directory to work in; none when a user runs the ignored tests directly.
+/// The directory to work in; `None` if a user runs the ignored tests directly.
 fn own_dir() -> Option<PathBuf> {
     env::var_os(DIR).map(PathBuf::from)
 }
@@ -66,7 +66,7 @@ fn nothing_survives_a_launcher_with_a_pool_that_is_killed() {
         })
     });
     let mark = fs::read_to_string(dir.path().join("mark")).unwrap();
-    // The pool, the host of the run, and two ranks.
+    // The processes are the pool, the host of the run, and two ranks.
     assert_eq!(processes_of(&mark).len(), 4);
     launcher.kill().unwrap();
     launcher.wait().unwrap();
@@ -83,10 +83,10 @@ fn runs_two_hundred_times() {
     let (open_to_pool, mut open_to_launcher) = (open(&warm), None);
     for number in 1..=200 {
         assert!(run_over(&pool, "well-behaved", &spec(1, 60)).finished(0));
-        // The first run opens what stays open: signal handlers.
+        // The first run opens descriptors that stay open: those of signal handlers.
         assert_eq!(open("self"), *open_to_launcher.get_or_insert(open("self")), "run {number}");
         assert_eq!(children("self"), 1, "run {number}");
-        // The pool may still be about to tidy up.
+        // The pool may still be cleaning up after the run.
         wait_for("the end of what the pool had to do with the run", || {
             (open(&warm), children(&warm)) == (open_to_pool, 0)
         });
@@ -149,7 +149,7 @@ fn an_interrupt_between_two_runs_ends_the_second() {
     assert_succeeds("interrupts_itself_between_two_runs");
 }
 
-/// Children of a process, dead ones too.
+/// The number of children of a process, including dead ones.
 fn children(process: &str) -> usize {
     let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     threads

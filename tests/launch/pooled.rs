@@ -1,4 +1,4 @@
-//! Many runs over one process: each is like one that was started cold, whatever the others did.
+//! Many runs over one process: each is like a cold run, whatever the other runs did.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::harness::{
     Run, fixture, processes_of, ranks, run_into_timeout, run_over, run_program, spec,
 };
 
-/// Time limit for the start of a pool: longer than any loaded machine needs.
+/// The time limit for the start of a pool: longer than any loaded machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts `fixtures/ranks/pooled.py`, which does `loading` before it says that it is ready.
+/// Starts `fixtures/ranks/pooled.py`, which executes `loading` before it reports that it is ready.
 fn start(loading: &str, dir: &Path, patience: Duration) -> Result<Pool, LaunchError> {
     let program = RankProgram {
         program: fixture("pooled.py"),
@@ -28,13 +28,13 @@ fn start(loading: &str, dir: &Path, patience: Duration) -> Result<Pool, LaunchEr
     Pool::start(&program, dir, patience)
 }
 
-/// A pool that works, and the directory of its logs.
+/// A working pool, and the directory of its logs.
 pub fn pool() -> (Pool, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     (start("loads", dir.path(), PATIENCE).unwrap(), dir)
 }
 
-/// Events of each sender, without process ids.
+/// The events of each sender, without process ids.
 fn said(run: &Run) -> BTreeMap<Option<usize>, Vec<Event>> {
     let mut said = BTreeMap::<_, Vec<_>>::new();
     for (sender, event) in run.trace.events() {
@@ -44,7 +44,7 @@ fn said(run: &Run) -> BTreeMap<Option<usize>, Vec<Event>> {
         }
         said.entry(sender).or_default().push(event);
     }
-    // The launcher may see the ranks come and go in any order.
+    // The launcher may see the ranks start and end in any order.
     said.get_mut(&None).unwrap().sort_by_key(|event| format!("{event:?}"));
     said
 }
@@ -127,8 +127,8 @@ fn a_rank_sees_the_environment_and_the_descriptors_of_a_cold_run() {
         let mut seen = versions.clone();
         for (name, value) in &mut seen {
             match name.as_str() {
-                // Directory, port, id and numbers of descriptors differ; the number of descriptors
-                // does not.
+                // The directory, the port, the id and the numbers of descriptors differ; the count of
+                // descriptors does not.
                 "ZPROBE_RUN" | "ZPROBE_RUN_DIR" | "MASTER_PORT" => value.clear(),
                 "ZPROBE_STORE_FD" | "ZPROBE_HOST_FD" | "ZPROBE_EVENT_FDS" | "descriptors" => {
                     *value = value.split(',').count().to_string();
@@ -139,7 +139,7 @@ fn a_rank_sees_the_environment_and_the_descriptors_of_a_cold_run() {
         seen
     };
     for behaviour in ["reports-all-variables", "reports-environment"] {
-        // The script is started by its first line, as the pool is: that interpreter may change the
+        // The script is started by its first line, as the pool is, because that interpreter may change the
         // environment.
         let program = ranks(&format!("{behaviour} --forked"));
         let args = program.args[1..].to_vec();
@@ -152,7 +152,7 @@ fn a_rank_sees_the_environment_and_the_descriptors_of_a_cold_run() {
     }
 }
 
-/// Error of a run over `pool`.
+/// The error of a run over `pool`.
 fn error(pool: &Pool, ranks: usize) -> LaunchError {
     error_of(pool, ranks, "refused")
 }
@@ -225,7 +225,7 @@ fn a_world_too_large_for_a_pool_is_refused_and_the_largest_is_not() {
     assert!((0..248).all(|rank| run.finished(rank)));
 }
 
-/// The description of a run contains its id.
+/// Tests long descriptions of a run, which are long because they contain the run's id.
 #[test]
 fn a_long_description_of_a_run_arrives_whole_and_one_too_long_is_refused() {
     let (pool, dir) = pool();

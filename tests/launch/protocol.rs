@@ -1,4 +1,4 @@
-//! `docs/protocol.md` against the types that it describes.
+//! Tests that `docs/protocol.md` agrees with the types that it describes.
 
 use schemars::schema_for;
 use zprobe_model::trace::contract;

@@ -33,7 +33,7 @@ fn both_sides_of_a_cut_link_report_what_they_know_and_nothing_is_left() {
     assert_eq!(left(dir.path()), Vec::<std::path::PathBuf>::new());
 }
 
-/// Starts a node of a run of many steps.
+/// Starts a node of a run with many steps.
 fn zprobe(machines: &Machines, node: usize, dir: &Path) -> Child {
     let own = dir.join(node.to_string());
     fs::create_dir(&own).unwrap();

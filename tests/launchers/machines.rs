@@ -1,4 +1,4 @@
-//! Two machines: network namespaces with a link between them.
+//! Two simulated machines: network namespaces with a link between them.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use nix::unistd::geteuid;
 
 use crate::runs::program;
 
-/// Address of the first machine.
+/// The address of the first machine.
 pub const FIRST: &str = "10.213.7.1";
 
 /// Two network namespaces with a link between them.
@@ -15,7 +15,7 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Makes the namespaces; none where the system has none, or this user may not.
+    /// Makes the namespaces; `None` if the system has no namespaces, or if the user may not make them.
     pub fn start() -> Option<Self> {
         program("ip")?;
         if !geteuid().is_root() {
@@ -41,17 +41,17 @@ impl Machines {
         Some(machines)
     }
 
-    /// Words that start a command on a machine, before those of the command.
+    /// The words before a command that start it on a machine.
     pub fn on(&self, machine: usize) -> [&str; 4] {
         ["ip", "netns", "exec", &self.names[machine]]
     }
 
-    /// Name of the interface that leads to the other machine.
+    /// The name of the interface that leads to the other machine.
     pub fn interface(&self, machine: usize) -> &str {
         &self.names[machine]
     }
 
-    /// Cuts the link.
+    /// Cuts the link between the machines.
     pub fn cut(&self) {
         assert!(ip(&["-n", &self.names[0], "link", "set", &self.names[0], "down"]));
     }
@@ -59,7 +59,7 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        // The link goes with its ends.
+        // The link disappears with the namespaces at its ends.
         for name in &self.names {
             let _ = ip(&["netns", "delete", name]);
         }

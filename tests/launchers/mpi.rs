@@ -1,4 +1,4 @@
-//! Open MPI.
+//! Runs under Open MPI.
 
 use crate::runs::{Launched, RANKS, command, compare, program, words};
 

@@ -1,4 +1,4 @@
-//! The runs that every launcher makes, and what is compared of them.
+//! The runs that every launcher makes, and the comparison of their results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use tempfile::TempDir;
 
 use crate::interpreter::{full, python};
 
-/// Number of ranks of every run.
+/// The number of ranks of every run.
 pub const RANKS: usize = 4;
 
-/// A run: flags of `zprobe run`, and the exit code that it must have.
+/// A run: flags of `zprobe run`, and the exit code that the run must have.
 pub struct Case {
     flags: &'static str,
     code: i32,
 }
 
-/// Variable in the environment of everything that a test starts, with the directory of the run.
+/// The environment variable that marks all processes of a test; its value is the directory of the run.
 pub const MARK: &str = "TEST_OF_LAUNCHERS";
 
-/// Clean runs and runs with the boundary's leak, or what is like it, of each engine.
+/// Clean runs of each engine, and runs with the boundary leak or a similar bug.
 const CASES: &[Case] = &[
     Case { flags: "--engine native --stage 1", code: 0 },
     Case { flags: "--engine native --stage 1 --inject boundary-leak", code: 1 },
@@ -33,10 +33,10 @@ const CASES: &[Case] = &[
     Case { flags: "--engine deepspeed --stage 2 --offload cpu", code: 0 },
 ];
 
-/// Number of those that stand for all.
+/// The number of cases that are run every day; they come first in [`CASES`].
 const EVERYDAY: usize = 3;
 
-/// Runs that every launcher makes.
+/// The runs that every launcher makes.
 pub fn cases() -> &'static [Case] {
     if full() { CASES } else { &CASES[..EVERYDAY] }
 }
@@ -63,7 +63,7 @@ pub fn command(words: &[String], dir: &Path) -> Command {
     command
 }
 
-/// The report of a case, made by one process alone.
+/// The report of a case, made by a single zprobe process.
 fn plain(case: &Case) -> Value {
     let dir = TempDir::new().unwrap();
     let mut words = words(case);
@@ -82,14 +82,14 @@ fn report(dir: &Path) -> Value {
     report
 }
 
-/// Makes every run plainly and with a launcher, which says how its processes ended: exit codes of zprobe, as
-/// far as the launcher passes them on, and all that was said.
+/// Makes every run both plainly and with a launcher, and compares the reports. `launch` returns the
+/// launcher's success and its output.
 pub fn compare(launcher: &str, launch: &mut dyn FnMut(&Case, &Path) -> Launched) {
     for case in cases() {
         let dir = TempDir::new().unwrap();
         let launched = launch(case, dir.path());
         let told = format!("{launcher}: {}\n{}", case.flags, launched.said);
-        // torchrun has a code of its own for workers that failed.
+        // torchrun has an own exit code for workers that failed.
         assert_eq!(launched.succeeded, case.code == 0, "{told}");
         assert!(dir.path().join("run/report.json").exists(), "{told}");
         assert_eq!(report(dir.path()), plain(case), "{told}");
@@ -97,11 +97,11 @@ pub fn compare(launcher: &str, launch: &mut dyn FnMut(&Case, &Path) -> Launched)
     }
 }
 
-/// End of a launcher.
+/// The end of a launcher.
 pub struct Launched {
     /// True if the launcher exited with 0.
     pub succeeded: bool,
-    /// All output.
+    /// The whole output of the launcher.
     pub said: String,
 }
 
@@ -116,7 +116,7 @@ fn said(output: &Output) -> String {
     format!("{:?}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// Processes that were started in this environment and are left.
+/// The remaining processes that were started with the mark of this directory.
 pub fn left(dir: &Path) -> Vec<PathBuf> {
     let mark = format!("{MARK}={}", dir.display());
     let has_mark = |path: &PathBuf| {
@@ -126,7 +126,7 @@ pub fn left(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(has_mark).collect()
 }
 
-/// Path of a program that a launcher needs; none with a word about it if it is not there.
+/// The path of a program that a launcher needs; `None`, with a printed message, if the program is missing.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/sbin".into(), "/sbin".into()];

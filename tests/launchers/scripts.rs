@@ -1,6 +1,6 @@
-//! Scripts on several machines, each with a zprobe of its own around torchrun: one report tells of all ranks.
+//! Scripts on several machines, each with a zprobe of its own around torchrun: one report covers all ranks.
 //!
-//! Machines are addresses of the loopback interface, or network namespaces; they share no directory.
+//! The machines are addresses of the loopback interface, or network namespaces; they share no directory.
 
 use std::fs;
 use std::net::TcpListener;
@@ -18,16 +18,16 @@ use crate::interpreter::python;
 use crate::machines::{self, Machines};
 use crate::runs::{MARK, left};
 
-/// Machines that train together, one after the other in a directory of its own.
+/// Machines that train together; each machine has a directory of its own.
 struct Training {
     dir: TempDir,
-    /// Address of the first machine, and the port of the ranks' meeting.
+    /// The address of the first machine, and the port of the ranks' rendezvous.
     master: (String, u16),
     namespaces: Option<Machines>,
     nodes: Vec<Child>,
 }
 
-/// A file of the repository.
+/// The path of a file of the repository.
 fn file(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
 }
@@ -49,7 +49,7 @@ impl Training {
         self.dir.path().join(node.to_string()).join(inside)
     }
 
-    /// Starts the command of the next machine, which is in the namespace with this number, if there are namespaces.
+    /// Starts the command of the next machine, in the namespace with this number if there are namespaces.
     fn start(&mut self, namespace: usize, words: &[&str]) {
         let node = self.nodes.len();
         fs::create_dir(self.path(node, "")).unwrap();
@@ -69,7 +69,8 @@ impl Training {
         self.nodes.push(command.spawn().unwrap());
     }
 
-    /// Starts torchrun with `ranks` ranks of a script of `nodes` machines under `zprobe exec` with these flags.
+    /// Starts torchrun with `ranks` ranks of a script on `nodes` machines, under `zprobe exec` with these
+    /// flags.
     fn exec(
         &mut self,
         nodes: usize,
@@ -89,7 +90,7 @@ impl Training {
         self.start(namespace, &[&program, flags, &launcher, &rest, script].concat());
     }
 
-    /// Waits for the ends of all machines, and returns their exit codes with what each has said.
+    /// Waits for the ends of all machines, and returns their exit codes and outputs.
     fn end(&mut self) -> Vec<(Option<i32>, String)> {
         let ended: Vec<ExitStatus> = self.nodes.iter_mut().map(|it| it.wait().unwrap()).collect();
         let said = |node| fs::read_to_string(self.path(node, "said")).unwrap();
@@ -104,7 +105,7 @@ impl Training {
     }
 }
 
-/// Message of the only finding of a report.
+/// The message of the only finding of a report.
 fn message(report: &Value) -> &str {
     let findings = report["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 1, "{report}");
@@ -128,14 +129,14 @@ fn three_commands_on_two_machines_leave_one_report() {
     let trace = fs::read_to_string(training.path(0, "run/trace.jsonl")).unwrap();
     let agents = trace.lines().filter(|line| line.contains("\"agent-joined\"")).count();
     assert_eq!(agents, 3);
-    // What the first has all of is nowhere else.
+    // The first machine has the whole trace, so the others keep none.
     assert!(!training.path(1, "run").exists() && !training.path(2, "run").exists());
 }
 
 #[test]
 #[ignore = "needs an interpreter with torch, in ZPROBE_TEST_PYTHON"]
 fn a_rank_of_another_machine_that_sleeps_is_named_with_its_place() {
-    // On a loaded machine a rank may need longer than the timeout to come to its place.
+    // On a loaded machine a rank may need longer than the timeout to reach its place.
     let mut told = ["15", "60", "240"].into_iter().filter_map(asleep);
     let said = told.find(|said| said.contains(" is in "));
     let said = said.expect("a rank that sleeps within minutes");
@@ -143,8 +144,8 @@ fn a_rank_of_another_machine_that_sleeps_is_named_with_its_place() {
     assert!(said.contains("while rank 0 waits"), "{said}");
 }
 
-/// Watches a script on two machines, where the rank of the second one sleeps in its second step. Returns the message of
-/// the finding. None if zprobe's timeout ended the run before the second step began.
+/// Watches a script on two machines; the rank of the second machine sleeps in its second step. Returns the
+/// message of the finding; `None` if zprobe's timeout ended the run before the second step began.
 fn asleep(timeout: &str) -> Option<String> {
     let mut training = Training::new(None);
     let script = file("tests/engines/exec/scripts/broken.py");
@@ -189,7 +190,7 @@ fn ranks_of_a_zprobe_that_is_killed_are_lost_and_an_observed_training_goes_on() 
 fn machines_that_cannot_train_together_are_told_why() {
     let script = file("tests/engines/exec/scripts/broken.py");
     let script = [&*script, "none", "none", "before"];
-    // Settings that differ.
+    // The settings of the two machines differ.
     let mut training = Training::new(None);
     training.exec(2, 0, 1, &["--seed", "3"], &script);
     training.exec(2, 0, 1, &["--seed", "4"], &script);
@@ -197,7 +198,7 @@ fn machines_that_cannot_train_together_are_told_why() {
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains("different settings: seed is 3 and 4"), "{said}");
     }
-    // Two jobs, each with a rank 0.
+    // Two jobs are started, each with a rank 0.
     let mut training = Training::new(None);
     let endpoint = format!("{}:{}", training.master.0, training.master.1);
     let torchrun = python().with_file_name("torchrun").display().to_string();

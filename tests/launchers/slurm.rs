@@ -1,5 +1,5 @@
-//! Slurm with two nodes, both on this machine: a controller and a daemon for each node, started for the
-//! test and ended after it.
+//! Slurm with two nodes, both on this machine: a controller and a daemon for each node, which the test starts
+//! and ends.
 
 use std::fs;
 use std::io::Write as _;
@@ -31,7 +31,7 @@ fn srun_with_two_nodes() {
     a_script_with_a_task_on_each_node(&cluster);
 }
 
-/// Watches a script on two nodes, on each of which srun starts zprobe, and zprobe starts torchrun.
+/// Watches a script on two nodes; on each node srun starts zprobe, and zprobe starts torchrun.
 fn a_script_with_a_task_on_each_node(cluster: &Cluster) {
     let dir = TempDir::new().unwrap();
     let torchrun = python().with_file_name("torchrun").display().to_string();
@@ -53,13 +53,13 @@ fn a_script_with_a_task_on_each_node(cluster: &Cluster) {
     assert_eq!(left(dir.path()), Vec::<PathBuf>::new());
 }
 
-/// A Slurm that runs.
+/// A running Slurm.
 struct Cluster {
     dir: TempDir,
 }
 
 impl Cluster {
-    /// Starts Slurm's daemons; none where they are not there, or this user may not.
+    /// Starts Slurm's daemons; `None` if they are not installed, or if the user may not start them.
     fn start() -> Option<Self> {
         let programs = ["munged", "slurmctld", "slurmd", "srun"].map(program);
         let [Some(munged), Some(slurmctld), Some(slurmd), Some(_)] = programs else { return None };
@@ -93,7 +93,7 @@ impl Cluster {
         self.path("slurm.conf")
     }
 
-    /// Writes the key and the configuration.
+    /// Writes the key and the configuration of Slurm.
     fn write(&self) {
         let mut key = fs::OpenOptions::new();
         let mut key = key.write(true).create_new(true).mode(0o400).open(self.path("key")).unwrap();
@@ -149,7 +149,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Names of the nodes, which are addresses of the loopback interface: they need no entry in a table of hosts.
+/// The names of the nodes, which are addresses of the loopback interface, so that they need no entry in a
+/// table of hosts.
 const NODES: [&str; 2] = ["127.0.0.2", "127.0.0.3"];
 
 fn free_ports() -> [u16; 3] {

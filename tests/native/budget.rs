@@ -1,4 +1,4 @@
-//! Runs that outgrow the budget of their trace: the rest still leads to the right verdict.
+//! Runs that exceed the budget of their trace: the recorded part still leads to the right verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::faults::{cell, expected};
 use crate::pool::pool;
 use crate::support::full;
 
-/// Largest size of a report, in bytes.
+/// The largest size of a report, in bytes.
 const LARGEST_REPORT: usize = 5_000_000;
 
-/// Runs with small budgets, each of which leaves out something of another kind.
+/// Runs with small budgets; each run leaves out records of another kind.
 fn tight() -> Vec<(&'static str, SpecRequest)> {
     let request = |budget| SpecRequest {
         dataflow: Some(Dataflow::IpgBucket),
@@ -41,7 +41,7 @@ fn tight() -> Vec<(&'static str, SpecRequest)> {
     ]
 }
 
-/// Kinds of records that a run's trace leaves out.
+/// The kinds of records that a run's trace leaves out.
 fn left_out(spec: &RunSpec) -> Vec<&'static str> {
     let recording = &spec.recording;
     let kinds = [
@@ -84,9 +84,9 @@ fn every_fault_is_named_in_what_a_budget_leaves_too() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path());
     let (mut wrong, mut tried, mut named, mut clean) = (String::new(), 0, 0, BTreeMap::new());
-    // Large models test what follows from samples of elements.
+    // The tests of large models cover samples of elements.
     let kinds: Vec<_> = tight().into_iter().filter(|(kind, _)| *kind != "elements").collect();
-    // Every day each fault is tried with one of them, in turn.
+    // In an everyday test each fault is tried with one kind, in turn.
     let count = if full() { kinds.len() } else { 1 };
     for (at, row) in expected().into_iter().enumerate() {
         for (kind, request) in kinds.iter().cycle().skip(at % kinds.len()).take(count) {

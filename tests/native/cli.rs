@@ -1,4 +1,4 @@
-//! The native engine end to end: the real `zprobe`, real ranks on libtorch, real Gloo.
+//! The native engine from end to end: the real `zprobe`, real ranks on libtorch, real Gloo.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,11 +14,12 @@ use crate::support::{Live, Run, full, zprobe};
 const WORLD_SIZES: &[usize] = &[1, 2, 3, 4, 8];
 const ACCUMULATION_STEPS: &[usize] = &[1, 2, 3, 4, 8];
 
-/// Distance between the cases of every day. The 12 cases have every number of ranks and of microbatches, every dtype
-/// with every dataflow, the smallest case and the largest.
+/// The distance between the everyday cases in the grid. The 12 cases have every number of ranks and of
+/// microbatches, every dtype with every dataflow, the smallest case and the largest.
 const EVERYDAY: usize = 9;
 
-/// World sizes × accumulation steps × dtypes × dataflows; without `ZPROBE_TEST_FULL` a part that stands for them.
+/// World sizes × accumulation steps × dtypes × dataflows; without `ZPROBE_TEST_FULL` only a representative
+/// part.
 fn grid() -> impl Iterator<Item = Vec<String>> {
     let mut cases = Vec::new();
     for &world in WORLD_SIZES {
@@ -113,7 +114,7 @@ fn dense_data_is_clean_in_every_dtype_and_dataflow() {
         "--dtype bf16",
         "--dtype fp32",
         "--dtype bf16 --grad-accum-dtype bf16",
-        // Without the loss scale, local gradients would lose small values that the engine's keep.
+        // Without the loss scale, local gradients would lose small values that the engine's gradients keep.
         "--dtype fp16 --dataflow accumulator",
     ] {
         for rest in ["--nproc-per-node 3 --ga 3", "--stage 0", "--stage 1 --ga 2"] {
@@ -174,12 +175,12 @@ fn diagnosing_the_recorded_run_gives_the_identical_report() {
     }
 }
 
-/// Report of a fresh run, in another form.
+/// The report of a new run, in this form.
 fn zprobe_text(args: &str, format: &str) -> String {
     Run::text(&format!("{args} --output-format {format}"))
 }
 
-/// The text without quoted lines: standard error of a dead rank may name its process.
+/// The text without quoted lines: the standard error of a dead rank may contain its process id.
 fn without_pids(text: &str) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with('|')).collect::<Vec<_>>().join("\n")
 }
@@ -247,7 +248,7 @@ fn dense_data_with_few_samples_on_many_ranks_raises_no_false_alarm() {
     let seeds: &[u64] = if full() {
         &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 27]
     } else {
-        // These seeds gave false alarms while all elements passed for equally noisy.
+        // These seeds caused false alarms while all elements counted as equally noisy.
         &[10, 16]
     };
     for seed in seeds {

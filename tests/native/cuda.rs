@@ -1,4 +1,4 @@
-//! The native engine on GPUs: messages where there are none and, where there are, healthy runs.
+//! The native engine on GPUs: messages on a machine without GPUs, and healthy runs on a machine with GPUs.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn run(dir: &TempDir, libtorch: Option<&Path>, args: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Message of a run that is refused, of which nothing is left.
+/// The message of a refused run, which must leave no file.
 fn refusal(libtorch: Option<&Path>, args: &str) -> String {
     let dir = TempDir::new().unwrap();
     let output = run(&dir, libtorch, args);
@@ -32,7 +32,7 @@ fn refusal(libtorch: Option<&Path>, args: &str) -> String {
     text
 }
 
-/// GPUs that the rank program finds by itself.
+/// The GPUs that the rank program finds by itself.
 fn found() -> Gpus {
     let output = Command::new(rank_program()).arg("gpus").output().unwrap();
     serde_json::from_slice(&output.stdout)

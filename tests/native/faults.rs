@@ -1,5 +1,4 @@
-//! Every fault in every configuration: where it changes anything, it is named; where not, nothing
-//! is found.
+//! Every fault in every configuration: a fault that changes anything is named; otherwise there is no finding.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +20,7 @@ const PAGE: &str = "docs/faults.md";
 const BEGIN: &str = "<!-- the matrix: begin -->";
 const END: &str = "<!-- the matrix: end -->";
 
-/// Result that each fault of the matrix must lead to.
+/// The result that each fault of the matrix must lead to.
 pub fn expected() -> Vec<Expected> {
     let faults = Fault::ALL.iter().filter(|fault| !RACES.contains(fault));
     faults.map(|fault| fault.expected()).collect()
@@ -49,7 +48,7 @@ fn with_place(fault: Fault, request: SpecRequest) -> SpecRequest {
     settings.into_iter().find(has_place).unwrap_or(request)
 }
 
-/// Configurations, by their names in the matrix; the first few are run every day.
+/// The configurations, by their names in the matrix; the first few are run every day.
 fn configurations() -> Vec<(&'static str, SpecRequest)> {
     let ipg = |stage: u8| SpecRequest {
         stage: Some(stage),
@@ -87,13 +86,15 @@ fn configurations() -> Vec<(&'static str, SpecRequest)> {
     ]
 }
 
-/// Number of configurations, the first ones, of which every day each fault is tried in as many as it takes to name it.
+/// The number of configurations that are run every day; they come first in [`configurations`]. Each fault is
+/// tried in them until it is named.
 const EVERYDAY: usize = 4;
 
-/// The configuration with a single rank, in which every fault is tried every day.
+/// The index of the configuration with a single rank, in which every fault is tried every day.
 const SINGLE: usize = 4;
 
-/// The configurations of a fault, by their places: all of them, or those of every day, from another one on for each fault.
+/// The indices of a fault's configurations: all of them, or those of an everyday test, which begin at another
+/// configuration for each fault.
 fn order(at: usize, configurations: usize, full: bool) -> Vec<usize> {
     if full {
         return (0..configurations).collect();
@@ -101,8 +102,7 @@ fn order(at: usize, configurations: usize, full: bool) -> Vec<usize> {
     (0..EVERYDAY).map(|turn| (at + turn) % EVERYDAY).chain([SINGLE]).collect()
 }
 
-/// Digests of all buffers that steps leave behind: inputs of the optimizers, weights and
-/// parameters.
+/// The digests of all buffers that a step leaves: inputs of the optimizers, weights and parameters.
 fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), String> {
     let mut outcome = BTreeMap::new();
     for (rank, event) in trace.events() {
@@ -115,7 +115,7 @@ fn outcome(trace: &Trace) -> BTreeMap<(Option<usize>, Point, Option<usize>), Str
     outcome
 }
 
-/// Text of a cell of the matrix, and what is wrong with it, if anything.
+/// The text of a cell of the matrix, and the mistake in the result; `None` for a right result.
 pub fn cell(
     pool: &Pool,
     clean: &mut BTreeMap<String, Trace>,
@@ -148,7 +148,7 @@ pub fn cell(
     (text, wrong)
 }
 
-/// Findings, a line each.
+/// The findings as text, one per line.
 fn brief(findings: &[Finding]) -> String {
     let line = |f: &Finding| {
         let Finding { code, step, microbatch, rank, param, message, .. } = f;
@@ -160,7 +160,7 @@ fn brief(findings: &[Finding]) -> String {
 fn misplaced(row: &Expected, spec: &RunSpec, finding: &Finding) -> Option<String> {
     let right = match row.place {
         Place::Anywhere => true,
-        // With another code the fault is another one.
+        // With another code the fault is another one, so its place is not checked.
         _ if finding.code != row.code => true,
         Place::FirstMicrobatch => finding.microbatch.is_none_or(|microbatch| microbatch == 0),
         Place::Boundary => finding.microbatch == Some(spec.gradient_accumulation_steps - 1),
@@ -216,7 +216,7 @@ fn every_fault_is_named_where_it_changes_anything_and_silent_where_not() {
     }
 }
 
-/// Asserts that the page holds this table.
+/// Asserts that the page contains this table.
 fn compare_with_page(table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let page = std::fs::read_to_string(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Healthy runs of every kind: all clean, every weight exactly 1.
+//! Healthy runs of every kind: all are clean, and every weight is exactly 1.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -11,14 +11,13 @@ use zprobe_report::Verdict;
 use crate::pool::{pool, run};
 use crate::support::full;
 
-/// Number of runs of every day, and of `ZPROBE_TEST_FULL`.
+/// The number of runs in an everyday test, and the number with `ZPROBE_TEST_FULL`.
 const RUNS: [usize; 2] = [40, 2400];
 
-/// Bucket sizes in elements, for every case that matters: nothing fits, some fit, all fit.
+/// The bucket sizes in elements, one for each important case: no parameter fits, some fit, all fit.
 const BUCKETS: [Option<usize>; 3] = [Some(1), None, Some(500_000_000)];
 
-/// A number that has nothing in common with those of its neighbours (SplitMix64, Steele et al.
-/// 2014).
+/// A number that is unrelated to those of its neighbours (SplitMix64, Steele et al. 2014).
 fn scattered(number: u64) -> usize {
     let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -33,7 +32,7 @@ fn pick<T: Copy>(number: &mut usize, values: &[T]) -> T {
     value
 }
 
-/// Configuration `number` of the product of all settings.
+/// The configuration with this number in the product of all settings.
 fn request(mut number: usize) -> SpecRequest {
     use Dtype::{Bf16, Fp16, Fp32};
     let number = &mut number;
@@ -123,7 +122,7 @@ fn healthy_runs_are_clean_and_every_weight_is_exactly_one() {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// The settings of a run, for a failure.
+/// The settings of a run, for the message of a failure.
 fn words(spec: &RunSpec) -> String {
     format!(
         "stage {} W {} ga {} {} accum {} comm {:?} {:?} offload {} overlap {:?} contiguous {:?} \

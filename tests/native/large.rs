@@ -1,4 +1,4 @@
-//! Large models, of which ranks record samples, and runs of which only the outcome is observed.
+//! Large models, whose ranks record samples, and runs in which only the outcome is observed.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::faults::{cell, expected};
 use crate::pool::{pool, run};
 use crate::support::full;
 
-/// Number of elements of a model that is too large to be recorded whole.
+/// The number of elements of a model that is too large to be recorded whole.
 const LARGE: usize = 3 << 19;
 
-/// Faults that are tried every day; `ZPROBE_TEST_FULL` tries all of them.
+/// The faults that are tried every day; `ZPROBE_TEST_FULL` tries all faults.
 const EVERYDAY: [Fault; 6] = [
     Fault::BoundaryLeak,
     Fault::MicrobatchDropped,
@@ -36,7 +36,7 @@ fn large(stage: u8, dataflow: Dataflow) -> SpecRequest {
     }
 }
 
-/// Number of elements of the largest buffer that was recorded of each point.
+/// The number of elements of the largest recorded buffer of each point.
 fn recorded(trace: &Trace) -> BTreeMap<Point, usize> {
     let mut recorded = BTreeMap::new();
     for (_, event) in trace.events() {
@@ -85,7 +85,7 @@ fn what_goes_wrong_in_a_large_model_is_named_too() {
             continue;
         }
         if row.code == "ZP402" && row.or.is_empty() {
-            // Samples do not show where values came from that are not in their own place.
+            // Samples do not show the source of misplaced values, so ZP107 is named in place of ZP402.
             row.or = &["ZP107"];
         }
         for (stage, dataflow) in [(1, Dataflow::Accumulator), (3, Dataflow::IpgBucket)] {
@@ -97,8 +97,7 @@ fn what_goes_wrong_in_a_large_model_is_named_too() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    // The accumulator has no buckets, so that faults of buckets are named in one configuration
-    // alone.
+    // The accumulator has no buckets, so faults of buckets are named in only one configuration.
     assert!(named > EVERYDAY.len(), "{named}");
 }
 

@@ -1,7 +1,7 @@
 //! The native engine: real ranks on libtorch, real Gloo.
 #![cfg(feature = "native")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-#![allow(clippy::disallowed_macros, reason = "tables for those who run a test by itself")]
+#![allow(clippy::disallowed_macros, reason = "a test that is run by itself prints its table")]
 
 mod budget;
 mod check;

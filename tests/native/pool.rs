@@ -10,7 +10,7 @@ use zprobe_model::trace::Trace;
 
 use super::support::rank_program;
 
-/// The native ranks.
+/// The program of the native ranks.
 pub fn program() -> RankProgram {
     RankProgram {
         program: rank_program(),
@@ -25,7 +25,7 @@ pub fn pool(dir: &Path) -> Pool {
     Pool::start(&program(), dir, Duration::from_secs(60)).unwrap()
 }
 
-/// Runs once, in a directory that is removed, and returns the trace.
+/// Makes a run in a directory that is removed afterwards, and returns the trace.
 pub fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
     let dir = tempfile::tempdir().unwrap();
     let run_id = dir.path().file_name().unwrap().to_str().unwrap();
@@ -35,7 +35,7 @@ pub fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
     Trace::read(dir.path()).unwrap()
 }
 
-/// Codes of the root findings.
+/// The codes of the root findings.
 pub fn codes(trace: &Trace) -> Vec<String> {
     diagnose(trace).findings.iter().map(|finding| finding.code.to_string()).collect()
 }

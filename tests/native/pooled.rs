@@ -8,7 +8,7 @@ use zprobe_model::trace::{Event, Trace};
 
 use crate::pool::{codes, pool, program, run};
 
-/// Events of each rank, with every buffer, but without the times of steps.
+/// The events of each rank, with every buffer, but without the times of steps.
 fn said(trace: &Trace) -> BTreeMap<usize, Vec<&Event>> {
     let mut said = BTreeMap::<_, Vec<_>>::new();
     for (sender, event) in trace.events() {

@@ -1,11 +1,11 @@
-//! `zprobe preflight` with real ranks: a line for each machine, and its exit code.
+//! `zprobe preflight` with real ranks: a line for each machine, and the exit code.
 
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 use zprobe_lab::native::driver_is_there;
 
-/// Runs `zprobe preflight` in a directory, with nothing of zprobe's in its environment.
+/// Runs `zprobe preflight` in a directory, without zprobe's variables in its environment.
 fn preflight(dir: &TempDir, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     for (name, _) in std::env::vars_os() {

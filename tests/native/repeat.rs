@@ -1,4 +1,4 @@
-//! Repeats, and the search for the smallest configuration, end to end.
+//! Repeats, and the search for the smallest configuration, from end to end.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use zprobe_report::Verdict;
 
 use crate::support::zprobe;
 
-/// Faults that depend on chance: no table tells the result of a single run.
+/// Faults that depend on chance: the result of a single run is not determined.
 pub const RACES: &[Fault] = &[Fault::HostCopyRaces];
 
 #[test]
@@ -27,7 +27,7 @@ fn twenty_repeats_of_a_healthy_run_are_equal_to_the_last_bit() {
 
 #[test]
 fn a_copy_that_nobody_waits_for_is_a_race_and_diagnosing_it_again_says_the_same() {
-    // Each repeat makes one copy, so that some repeats are right, and some are not.
+    // Each repeat makes one copy, so some repeats are right, and some are not.
     let run = zprobe(
         "--stage 1 --nproc-per-node 1 --steps 1 --offload cpu --inject host-copy-races --repeat 20",
     );

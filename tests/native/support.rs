@@ -14,16 +14,16 @@ use tempfile::TempDir;
 use zprobe_model::trace::{Event, Trace};
 use zprobe_report::Report;
 
-/// Returns true if everything is tried, and not only a part that stands for it.
+/// Returns true if the tests try everything, and not only a representative part.
 pub fn full() -> bool {
     std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }
 
-/// A finished `zprobe run`.
+/// The result of `zprobe run`.
 pub struct Run {
-    /// Exit code.
+    /// The exit code of the run.
     pub code: i32,
-    /// The report.
+    /// The report of the run.
     pub report: Report,
     stderr: String,
     dir: TempDir,
@@ -32,7 +32,7 @@ pub struct Run {
 /// Runs `zprobe run` with these arguments.
 ///
 /// # Panics
-/// When it does not leave a report.
+/// If the run leaves no report.
 pub fn zprobe(args: impl Args) -> Run {
     let dir = TempDir::new().expect("a temporary directory");
     let args = args.list();
@@ -50,18 +50,18 @@ fn run(dir: &TempDir, args: &[String], more: &[&str]) -> Output {
 fn command(dir: &TempDir, args: &[String], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     command.arg("run").args(args).args(more).args(["--out", "run"]).current_dir(dir.path());
-    // On the CPU even where there is a GPU, unless a test says otherwise.
+    // The run is on the CPU even on a machine with a GPU, unless a test asks for a GPU.
     command.env("ZPROBE_DEVICE", "cpu");
     command
 }
 
 impl Run {
-    /// Codes of the findings.
+    /// The codes of the findings.
     pub fn codes(&self) -> Vec<&str> {
         self.report.findings.iter().map(|finding| finding.code.as_str()).collect()
     }
 
-    /// `zprobe show` on this run: exit code and standard output.
+    /// The exit code and the standard output of `zprobe show` on this run.
     pub fn diagnose(&self, format: &str) -> (i32, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
             .args(["diagnose", "run", "--output-format", format])
@@ -72,7 +72,7 @@ impl Run {
         (output.status.code().expect("zprobe exits by itself"), text)
     }
 
-    /// Standard output of a fresh run.
+    /// The standard output of a new run.
     pub fn text(args: &str) -> String {
         let dir = TempDir::new().expect("a temporary directory");
         let output = run(&dir, &args.list(), &[]);
@@ -90,7 +90,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Arguments, in one text or as a list.
+/// Arguments, as one text or as a list.
 pub trait Args {
     /// The arguments, one by one.
     fn list(&self) -> Vec<String>;
@@ -114,14 +114,14 @@ impl Args for &Vec<String> {
     }
 }
 
-/// A `zprobe run` that is still going on.
+/// A `zprobe run` that has not ended yet.
 pub struct Live {
     launcher: Child,
     dir: TempDir,
 }
 
 impl Live {
-    /// Starts `zprobe run` and waits until every rank has emitted such an event.
+    /// Starts `zprobe run`, and waits until every rank has emitted an event for which `reached` is true.
     pub fn start(args: &str, reached: impl Fn(&Event) -> bool) -> Self {
         let dir = TempDir::new().expect("a temporary directory");
         let launcher = command(&dir, &args.list(), &["--output-format", "json"])
@@ -138,7 +138,7 @@ impl Live {
         live
     }
 
-    /// Process id of a rank.
+    /// The process id of a rank.
     pub fn pid_of(&self, wanted: usize) -> i32 {
         self.trace()
             .and_then(|trace| {
@@ -151,7 +151,7 @@ impl Live {
             .expect("the rank was spawned")
     }
 
-    /// Waits for the end of the run; nothing of it is left then.
+    /// Waits for the end of the run, and checks that its ranks have ended.
     pub fn wait(self) -> Run {
         let pids: Vec<i32> = (0..2).map(|rank| self.pid_of(rank)).collect();
         let output = self.launcher.wait_with_output().expect("zprobe ends");
@@ -166,7 +166,7 @@ impl Live {
         }
     }
 
-    /// Kills zprobe itself and waits until its ranks are gone too.
+    /// Kills zprobe itself, and waits until its ranks have ended, too.
     pub fn kill_launcher(mut self) {
         let pids: Vec<i32> = (0..2).map(|rank| self.pid_of(rank)).collect();
         self.launcher.kill().expect("zprobe runs");
@@ -189,7 +189,7 @@ impl Live {
     }
 }
 
-/// Returns true if a process runs; false for one that waits to be reaped.
+/// Returns true if a process runs; false for a process that waits to be reaped.
 fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().starts_with(" Z"))

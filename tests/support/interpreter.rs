@@ -1,4 +1,4 @@
-//! The interpreter of tests on real engines, and how much of them is tried.
+//! The interpreter of the tests of real engines, and the extent of these tests.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ pub fn python() -> PathBuf {
         .into()
 }
 
-/// Returns true if everything is tried, and not only a part that stands for it.
+/// Returns true if the tests try everything, and not only a representative part.
 pub fn full() -> bool {
     std::env::var_os("ZPROBE_TEST_FULL").is_some()
 }

@@ -1,7 +1,7 @@
-//! Chromium, in which the tests open HTML reports.
+//! Installs Chromium, in which the tests open HTML reports.
 //!
-//! Chromium is the one thing that is not installed below the target directory: it consists of a
-//! program and dozens of the system's libraries.
+//! Only Chromium is installed outside of the target directory, because it consists of a program and dozens of
+//! the system's libraries.
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,14 +10,14 @@ use crate::host::{Host, apt};
 /// The program that the tests start.
 const PROGRAM: &str = "chromium";
 
-/// Packages of Debian with Chromium and with fonts.
+/// Debian's packages of Chromium and of fonts.
 const PACKAGES: [&str; 2] = ["chromium", "fonts-liberation"];
 
-/// Advice where Chromium cannot be installed.
+/// Advice for machines on which Chromium cannot be installed.
 const ADVICE: &str = "install Chromium so that `chromium` is on PATH (on Debian: apt-get install \
                       chromium fonts-liberation), or name another build of it in ZPROBE_TEST_CHROMIUM";
 
-/// Makes Chromium ready: uses the one that is there, or installs it with apt-get as root.
+/// Makes Chromium ready: uses the installed one, or installs it with apt-get as root.
 pub fn prepare(host: &Host) -> Result<()> {
     if host.chromium.is_some() || host.has(PROGRAM) {
         return Ok(());

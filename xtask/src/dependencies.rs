@@ -1,6 +1,6 @@
 //! The crates compiled into zprobe: their sources, their licences and their known vulnerabilities.
 //!
-//! `deny.toml` has the rules; cargo-deny applies them.
+//! `deny.toml` holds the rules; cargo-deny applies them.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,29 +10,29 @@ use anyhow::{Context, Result, ensure};
 use crate::host::Host;
 use crate::workspace;
 
-/// The checks that need nothing but the crates themselves.
+/// The checks that need only the crates themselves.
 const LOCAL: [&str; 3] = ["licenses", "sources", "bans"];
 
-/// Known vulnerabilities of dependencies: checked, or out of reach.
+/// The outcome of the check for known vulnerabilities of dependencies.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Advisories {
     /// No advisory applies.
     Clean,
-    /// The database could not be fetched.
+    /// The advisory database could not be fetched.
     OutOfReach,
 }
 
-/// Checks licences and sources, and the advisories where their database can be had.
+/// Checks licences and sources, and also advisories if their database can be fetched.
 ///
-/// `tools` is the directory that cargo-deny is in.
+/// `tools` is the directory that holds cargo-deny.
 pub fn check(host: &Host, tools: &Path) -> Result<Advisories> {
     judge(host, tools, &LOCAL)?;
-    // The database is fetched separately, to tell one that is out of reach from an advisory that
+    // The database is fetched separately, to distinguish an unreachable database from an advisory that
     // applies.
     let fetched = deny(host, tools, &["fetch", "db"]).status().context(NOT_STARTED)?;
     if !fetched.success() {
         eprintln!(
-            "warning: known vulnerabilities were not looked for: the database is out of reach"
+            "warning: known vulnerabilities were not checked: their database cannot be fetched"
         );
         return Ok(Advisories::OutOfReach);
     }
@@ -40,22 +40,22 @@ pub fn check(host: &Host, tools: &Path) -> Result<Advisories> {
     Ok(Advisories::Clean)
 }
 
-/// Error where cargo-deny cannot be started.
+/// The error if cargo-deny cannot be started.
 const NOT_STARTED: &str = "cannot start cargo-deny";
 
-/// Has cargo-deny perform these checks.
+/// Runs cargo-deny with these checks.
 fn judge(host: &Host, tools: &Path, checks: &[&str]) -> Result<()> {
     let args = [&["check"], checks].concat();
     let status = deny(host, tools, &args).status().context(NOT_STARTED)?;
     ensure!(
         status.success(),
-        "cargo-deny refuses a dependency ({status}); see the messages above, what is allowed is \
+        "cargo-deny refuses a dependency ({status}); see the messages above, and the rules \
          in deny.toml"
     );
     Ok(())
 }
 
-/// A cargo-deny command on this workspace.
+/// A command that runs cargo-deny on this workspace.
 fn deny(host: &Host, tools: &Path, args: &[&str]) -> Command {
     eprintln!("$ cargo-deny {}", args.join(" "));
     let mut command = host.command(tools.join("cargo-deny"));
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::host::fake::FakeHost;
 
-    /// Result of the checks with a cargo-deny that runs this script.
+    /// The result of the checks with a cargo-deny that is this script.
     fn checked(script: &str) -> Result<Advisories> {
         let host = FakeHost::new().with("cargo-deny", script);
         check(&host, host.programs())

@@ -1,6 +1,6 @@
 //! The Python environments in which real engines are tested.
 //!
-//! `zprobe provision` makes them, with the uv of [`tools`].
+//! `zprobe provision` makes the environments, with the uv of [`tools`].
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -23,21 +23,23 @@ pub const TESTED: &[&str] = &[
     "lightning==2.6.6",
 ];
 
-/// A release that leaks the boundary microbatch, with the torch that the native engine is built for.
+/// A release of DeepSpeed that leaks the boundary microbatch, with the torch that the native engine is built
+/// for.
 pub const WITH_BUG: &[&str] = &["torch==2.11.0", "deepspeed==0.18.9"];
 
-/// The DeepSpeed among them.
+/// The release of DeepSpeed in [`TESTED`].
 const TESTED_DEEPSPEED: &str = "0.19.8";
 
-/// Rows of the zoo that stand for all of them in an everyday test, each with one release: a bug
-/// that was fixed, and one that the tested release still has. The bisection behind them finds another that was fixed.
+/// The rows of the zoo that represent all rows in an everyday test, each with one release: a fixed bug, and a
+/// bug that the tested release still has. The bisection after these rows finds another fixed bug.
 pub const EVERYDAY_ZOO: &[(&str, &str)] =
     &[("cpu-split-view", "deepspeed==0.18.9"), ("stage3-stale-gradient", "deepspeed==0.19.8")];
 
-/// The environments of the pages and of what is installed, beside that of the tests.
+/// The environments for the tests of pages and of installed files, in addition to the environment of
+/// [`TESTED`].
 const OTHERS: [&[&str]; 2] = [WITH_BUG, &["torch==2.11.0", "deepspeed==0.19.8"]];
 
-/// The cache of the environments, and the `PATH` with uv that makes them.
+/// The cache of the environments, and a `PATH` that has uv to make them.
 #[derive(Clone)]
 pub struct Environments {
     cache: PathBuf,
@@ -76,11 +78,11 @@ impl Environments {
             .output()
             .context("cannot start zprobe")?;
         ensure!(output.status.success(), "zprobe provision failed; see the messages above");
-        let text = String::from_utf8(output.stdout).context("a path that is not UTF-8")?;
+        let text = String::from_utf8(output.stdout).context("the printed path is not UTF-8")?;
         Ok(Path::new(text.trim()).to_owned())
     }
 
-    /// Runs all rows of the zoo, or only those that stand for them.
+    /// Runs all rows of the zoo, or only [`EVERYDAY_ZOO`] and two bisections.
     pub fn zoo(&self, full: bool) -> Result<()> {
         if full {
             return run(self.zprobe()?.arg("zoo").arg("--out").arg(self.runs()?));
@@ -95,7 +97,7 @@ impl Environments {
         self.bisect_commits()
     }
 
-    /// Searches two releases, of which the second is without the bug.
+    /// Bisects two releases, the second of which lacks the bug.
     fn bisect(&self) -> Result<()> {
         let output = self
             .zprobe()?
@@ -113,7 +115,7 @@ impl Environments {
         Ok(())
     }
 
-    /// Searches commits of the tested release, of which one plants a bug and one cannot be built.
+    /// Bisects commits of the tested release; one commit plants a bug, and one cannot be built.
     fn bisect_commits(&self) -> Result<()> {
         let (python, runs) = (self.python()?, self.runs()?);
         let repository = Repository::of_engine(&python, TESTED_DEEPSPEED, &runs.join("planted"))?;
@@ -132,7 +134,7 @@ impl Environments {
         repository.check(&said)
     }
 
-    /// A new directory for runs.
+    /// The directory for runs, which is removed if it exists.
     fn runs(&self) -> Result<PathBuf> {
         let runs = workspace::target_dir()?.join("zoo");
         if runs.exists() {
@@ -147,13 +149,13 @@ impl Environments {
         Ok(self.apply(Command::new(workspace::zprobe()?)))
     }
 
-    /// A command whose zprobe has this cache for its environments, and uv to make them.
+    /// The command, with this cache for zprobe's environments, and with uv to make them.
     pub fn apply(&self, mut command: Command) -> Command {
         command.env("PATH", &self.path).env("ZPROBE_CACHE_DIR", &self.cache);
         command
     }
 
-    /// The `PATH` on which uv is.
+    /// The `PATH` that has uv.
     pub fn path(&self) -> &OsStr {
         &self.path
     }

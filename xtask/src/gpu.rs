@@ -1,5 +1,4 @@
-//! Everything that zprobe does on GPUs, run on this machine beside the same runs on the CPU, as a table to paste
-//! into docs/gpu.md.
+//! All that zprobe does on GPUs, run on this machine on the GPU and on the CPU, as a table for docs/gpu.md.
 
 use std::fmt;
 use std::fs;
@@ -22,32 +21,32 @@ const BUGGY: &[&str] = &["torch==2.11.0", "deepspeed==0.18.9"];
 /// Options of `cargo xtask gpu`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Device of the ranks; `cpu` tries the list itself where there is no GPU
+    /// Device of the ranks; `cpu` tries the list itself on a machine without a GPU
     #[arg(long, value_enum, default_value_t = Device::Cuda)]
     device: Device,
 
-    /// Only rows whose words contain this
+    /// Only rows whose arguments contain this
     #[arg(long, value_name = "SUBSTRING")]
     filter: Option<String>,
 }
 
-/// Device of the ranks.
+/// The device of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Device {
     Cuda,
     Cpu,
 }
 
-/// A run of the list.
+/// A run of the list, which is made on the device and on the CPU.
 struct Row {
     args: &'static str,
     packages: &'static [&'static str],
-    /// Codes of the findings that it should have.
+    /// The codes of the findings that the run should have.
     expected: &'static [&'static str],
 }
 
-/// The list: every engine alone on a GPU over NCCL, and with ranks that share one over Gloo; a fault; a bug of a
-/// release; races of copies to the host.
+/// The list of runs: each engine with one rank on a GPU over NCCL, and with ranks that share a GPU over Gloo;
+/// a fault; a bug of a release; races of copies to the host.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     row("--stage 1 --nproc-per-node 1"),
@@ -74,20 +73,22 @@ const fn row(args: &'static str) -> Row {
     Row { args, packages: TESTED, expected: &[] }
 }
 
-/// Outcome of one run.
+/// The outcome of one run.
 struct Made {
     time: Duration,
-    /// Exit code, 2 if nothing ran.
+    /// The exit code, which is 2 if nothing ran; `None` after a signal.
     code: Option<i32>,
-    /// The report; none if nothing ran.
+    /// The report; `None` if nothing ran.
     report: Option<Value>,
     /// The last line on standard error.
     said: String,
-    /// Median time of a step after the first, by the ranks' own clocks, in milliseconds.
+    /// The median time of the steps after the first, by the ranks' own clocks, in milliseconds; `None`
+    /// without a trace.
     step_ms: Option<f64>,
 }
 
-/// Runs the list, and prints a line for each run that has ended. The result is the table.
+/// Makes each run of the list, and prints a line after each run. Returns the table, and true if all rows are
+/// as they should be.
 pub fn measure(options: &Options) -> Result<(String, bool)> {
     let environments = Environments::prepare()?;
     let scratch = Scratch::new(workspace::target_dir()?.join("gpu"))?;
@@ -121,7 +122,7 @@ pub fn measure(options: &Options) -> Result<(String, bool)> {
         ]);
     }
     ensure!(!rows.is_empty(), "--filter leaves no run");
-    let head = ["run", "verdict", "weights, beside the CPU", "time", "a step, and on the CPU"];
+    let head = ["run", "verdict", "weights, against the CPU", "time", "a step, and on the CPU"];
     Ok((Table { head: &head, rows: &rows }.to_string(), all_well))
 }
 
@@ -161,7 +162,7 @@ fn run(
     })
 }
 
-/// Median time of the steps after the first, of all ranks.
+/// The median time of the steps after the first, over all ranks, in milliseconds.
 fn step_ms(run_dir: &Path) -> Option<f64> {
     let repeat: PathBuf = run_dir.join("repeat-0");
     let dir = if repeat.is_dir() { repeat } else { run_dir.to_owned() };
@@ -191,7 +192,7 @@ impl Made {
         }
     }
 
-    /// The weights in all buffers that were read.
+    /// The weights of all buffers that were read; `None` without a report.
     fn weights(&self) -> Option<Vec<[Value; 5]>> {
         let entries = self.report.as_ref()?["contributions"].as_array()?;
         let of = |it: &Value| {

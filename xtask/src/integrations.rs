@@ -1,6 +1,7 @@
-//! Tests of zprobe in the tools of others: the action, the hook of pre-commit, the plugin for pytest.
+//! Tests of zprobe in other tools: the GitHub action, the pre-commit hook, the plugin for pytest.
 //!
-//! They are Python and run in pytest, with a Python whose DeepSpeed has a known bug: a gate has to close.
+//! The tests are written in Python and run in pytest, with a Python whose DeepSpeed has a known bug: a gate
+//! has to close.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,22 +16,23 @@ use crate::command::run;
 use crate::engines::{self, Environments};
 use crate::workspace;
 
-/// The packages that the tests need beside them, with their hashes.
+/// The file with the packages that the tests need in addition to the engine, with their hashes.
 const REQUIREMENTS: &str = "tests/ci/requirements.txt";
 
-/// Directory of the plugin for pytest.
+/// The directory of the plugin for pytest.
 pub const PLUGIN: &str = "integrations/pytest-zprobe";
 
-/// Tools that the tests need, installed beside the engines and not among them.
+/// Packages that the tests need, installed in a directory outside of the engine's environment.
 struct Tools<'a> {
     environments: &'a Environments,
     full: bool,
     python: PathBuf,
-    /// Directory of the packages.
+    /// The directory of the packages.
     packages: PathBuf,
 }
 
-/// Runs all of these tests; with `full` zprobe is built from source where users have that done.
+/// Runs all tests of integrations; with `full`, zprobe is built from source in the tests where users build
+/// it.
 pub fn test(environments: &Environments, full: bool) -> Result<()> {
     let tools = Tools {
         environments,
@@ -40,7 +42,7 @@ pub fn test(environments: &Environments, full: bool) -> Result<()> {
     };
     tools.install()?;
     tools.run("mypy", &["--no-incremental"], PLUGIN)?;
-    // Most of a test is the start of interpreters, which keep one core busy each.
+    // Most of a test's time is the start of interpreters, each of which keeps one core busy.
     let workers = thread::available_parallelism().map_or(1, usize::from).to_string();
     let pytest =
         ["-p", "no:cacheprovider", "--strict-markers", "-n", &workers, "--dist", "worksteal"];
@@ -49,7 +51,7 @@ pub fn test(environments: &Environments, full: bool) -> Result<()> {
 }
 
 impl Tools<'_> {
-    /// Installs the packages if they are not those that are wanted, and the plugin as it is now.
+    /// Installs the packages if other ones are installed, and the current plugin.
     fn install(&self) -> Result<()> {
         let root = workspace::root();
         let wanted = fs::read(root.join(REQUIREMENTS))
@@ -67,7 +69,7 @@ impl Tools<'_> {
         self.uv(&["--no-deps", "--reinstall", PLUGIN])
     }
 
-    /// Has uv install something into the directory.
+    /// Installs something into the directory of packages, with uv.
     fn uv(&self, what: &[&str]) -> Result<()> {
         let mut command = Command::new("uv");
         command.env("PATH", self.path()?);
@@ -76,7 +78,7 @@ impl Tools<'_> {
         run(command.current_dir(workspace::root()))
     }
 
-    /// Runs a module of Python in a directory of the repository.
+    /// Runs a Python module in a directory of the repository.
     fn run(&self, module: &str, arguments: &[&str], dir: &str) -> Result<()> {
         let mut command = Command::new(&self.python);
         command.args(["-B", "-m", module]).args(arguments);

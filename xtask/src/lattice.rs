@@ -1,4 +1,4 @@
-//! Runs `zprobe sweep` over releases of DeepSpeed, and writes the results into documentation.
+//! Runs `zprobe sweep` over releases of DeepSpeed, and writes the results into the documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,20 +9,20 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::{sweeps, workspace};
 
-/// The page with the table.
+/// The page with the table of releases.
 pub const PAGE: Page = Page { path: "docs/lattice.md", command: "cargo xtask lattice" };
 
-/// Releases of DeepSpeed, oldest first: the last of each line, and those around a fix.
+/// The releases of DeepSpeed, oldest first: the last of each line, and those around a fix.
 const RELEASES: &[&str] =
     &["0.14.5", "0.15.4", "0.16.9", "0.17.6", "0.18.2", "0.18.6", "0.18.9", "0.19.0", "0.19.8"];
 
-/// The release of torch on which all of them run.
+/// The release of torch on which all releases of DeepSpeed run.
 const TORCH: &str = "2.11.0";
 
 /// Options of `cargo xtask lattice`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only these releases [default: all of the page's]
+    /// Only these releases [default: all releases of the page]
     #[arg(long, value_name = "VERSION")]
     release: Vec<String>,
 
@@ -30,7 +30,7 @@ pub struct Options {
     sweeps: sweeps::Options,
 }
 
-/// Sweeps each release, and writes the page from all results that are there.
+/// Sweeps each release, and writes the page from all results found in the directory.
 pub fn run(options: &Options) -> Result<()> {
     let dir = sweeps::dir("lattice")?;
     let chosen: Vec<&str> = match options.release.as_slice() {
@@ -56,12 +56,12 @@ pub fn run(options: &Options) -> Result<()> {
     PAGE.write(&String::from_utf8(output.stdout)?)
 }
 
-/// File of the results of a release.
+/// The file with the results of a release.
 fn results(dir: &Path, release: &str) -> PathBuf {
     dir.join(format!("deepspeed-{release}.json"))
 }
 
-/// The sweep of a release.
+/// The command that sweeps all configurations of a release.
 fn whole(mut sweep: Command, release: &str) -> Command {
     sweep.args(["sweep", "--engine", "deepspeed", "--confirm", "--output-format", "json"]);
     sweep.args(["--package", &format!("deepspeed=={release}")]);

@@ -1,16 +1,16 @@
-//! Launchers of jobs, under which the tests run zprobe: Slurm and Open MPI. torchrun comes with torch.
+//! The job launchers under which the tests run zprobe: Slurm and Open MPI. torchrun comes with torch.
 
 use anyhow::{Result, ensure};
 
 use crate::host::{Host, apt};
 
-/// Programs that the tests start.
+/// The programs that the tests start.
 const PROGRAMS: [&str; 6] = ["srun", "slurmctld", "slurmd", "munged", "mpirun", "ip"];
 
-/// Packages of Debian that have them.
+/// The Debian packages that contain [`PROGRAMS`].
 const PACKAGES: [&str; 4] = ["slurm-wlm", "munge", "openmpi-bin", "iproute2"];
 
-/// Makes the launchers ready: uses those that are there, or installs them with apt-get as root.
+/// Makes the launchers ready: uses the installed ones, or installs them with apt-get as root.
 pub fn prepare(host: &Host) -> Result<()> {
     let missing = || PROGRAMS.into_iter().filter(|program| !host.has(program)).collect::<Vec<_>>();
     if missing().is_empty() {

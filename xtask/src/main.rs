@@ -1,4 +1,4 @@
-//! Sets zprobe up, builds it and tests it; `cargo xtask help` says how.
+//! Sets zprobe up, builds it and tests it; `cargo xtask help` lists the tasks.
 
 mod accuracy;
 mod bench;
@@ -33,8 +33,8 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    // `cargo xtask run` stands for `zprobe run`, whose exit code 2 means that nothing ran;
-    // 1, its "findings", is only for checks that failed.
+    // `cargo xtask run` stands for `zprobe run`, whose exit code 2 means that nothing ran. Exit code 1, which
+    // means findings, is only for failed checks.
     let checks =
         matches!(cli.task, cli::Task::Test { .. } | cli::Task::Chaos(_) | cli::Task::Gpu(_));
     let failure = if checks { 1 } else { 2 };
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error and what led to it.
+/// Prints an error and its causes.
 fn report(error: &Error) {
     eprintln!("error: {error}");
     for cause in error.chain().skip(1) {

@@ -1,4 +1,4 @@
-//! Pages of the documentation with a part that is made by a program.
+//! Pages of the documentation with a section that a program writes.
 
 use std::fs;
 
@@ -6,27 +6,27 @@ use anyhow::{Context, Result};
 
 use crate::workspace;
 
-/// A page, and the command whose output is a part of it.
+/// A page of the documentation, and the command whose output is a section of the page.
 pub struct Page {
-    /// Path of the page, from the root of the repository.
+    /// The path of the page, from the root of the repository.
     pub path: &'static str,
-    /// Command that makes the part.
+    /// The command that writes the section.
     pub command: &'static str,
 }
 
 impl Page {
-    /// Puts `text` in place of the last output.
+    /// Replaces the last output of the command by `text`.
     pub fn write(&self, text: &str) -> Result<()> {
         let path = workspace::root().join(self.path);
         let old =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", self.path))?;
         let new = self.replaced(&old, text).with_context(|| {
-            format!("{} has lost the comments that its tables stand between", self.path)
+            format!("{} has lost the comments before and after its tables", self.path)
         })?;
         fs::write(&path, new).with_context(|| format!("cannot write {}", self.path))
     }
 
-    /// `page` with another part.
+    /// The page with `text` as its section; `None` if the page has no comments around the section.
     fn replaced(&self, page: &str, text: &str) -> Option<String> {
         let [begin, end] =
             ["begin", "end"].map(|which| format!("<!-- {}: {which} -->\n", self.command));

@@ -1,4 +1,4 @@
-//! Bugs that are planted in real engines, one at a time, and what the standard suite makes of them.
+//! Bugs that are planted in real engines, one at a time, and the findings of the standard suite on them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::{sweeps, workspace};
 
-/// The page with the table.
+/// The page with the table of planted bugs.
 pub const PAGE: Page = Page { path: "docs/planted.md", command: "cargo xtask planted" };
 
-/// Directory of the rows and of the module that plants them, from the root of the repository.
+/// The directory of the changes and of the module that plants them, from the root of the repository.
 const FIXTURES: &str = "fixtures/planted";
 
 /// Options of `cargo xtask planted`.
@@ -25,34 +25,34 @@ pub struct Options {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Run nothing: only make the page, or print what is there of it
+    /// Run nothing: only make the page, or print the results found so far
     #[arg(long)]
     page: bool,
 
-    /// Leave out changes whose results are there already
+    /// Leave out changes that have results already
     #[arg(long)]
     resume: bool,
 }
 
-/// A planted change.
+/// A change that is planted in an engine.
 struct Row {
     name: String,
     engine: String,
-    /// Codes of which the first finding has one, if it names the cause; empty for a change that does no harm.
+    /// The codes that name the cause; the first finding has to have one of them. Empty for a harmless change.
     expect: Vec<String>,
     root: String,
 }
 
-/// Outcome of the standard suite on a change.
+/// The outcome of the standard suite on a change.
 enum Outcome {
-    /// Every probe was as it should be.
+    /// Every probe passed.
     Silent,
-    /// A probe failed with this finding first.
+    /// A probe failed, with this finding first.
     Found { code: String, message: String, probe: String },
 }
 
-/// Runs the standard suite on the changes that were asked for. Writes the page if all changes have results, and
-/// prints those that are there if not.
+/// Runs the standard suite on the requested changes. Writes the page if all changes have results; otherwise
+/// prints the results found so far.
 pub fn run(options: &Options) -> Result<()> {
     let dir = sweeps::dir("planted")?;
     let rows = rows()?;
@@ -92,7 +92,8 @@ fn results(dir: &Path, row: &Row) -> PathBuf {
     dir.join(format!("{}.json", row.name))
 }
 
-/// Runs the suite. A bug is found with the first probe that fails; a change that does no harm has to pass all.
+/// Runs the suite on a change. The suite finds a bug with the first probe that fails; a harmless change has
+/// to pass all probes.
 fn try_suite(environments: &Environments, python: &Path, row: &Row, results: &Path) -> Result<()> {
     eprintln!("{}", row.name);
     let part = results.with_extension("part");
@@ -121,7 +122,7 @@ fn try_suite(environments: &Environments, python: &Path, row: &Row, results: &Pa
     fs::rename(&part, results).with_context(|| format!("cannot write {}", results.display()))
 }
 
-/// Removes a directory, if it is there.
+/// Removes a directory if it exists.
 fn remove(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -138,7 +139,7 @@ fn rows() -> Result<Vec<Row>> {
     let document: toml::Table = text.parse().with_context(|| format!("{}", path.display()))?;
     let rows = document.get("planted").and_then(toml::Value::as_array).context("no rows")?;
     rows.iter()
-        .map(|row| Row::read(row).with_context(|| format!("a row without a field: {row}")))
+        .map(|row| Row::read(row).with_context(|| format!("a planted change lacks a field: {row}")))
         .collect()
 }
 
@@ -167,7 +168,8 @@ impl Outcome {
             .with_context(|| format!("cannot read {}", results.display()))?;
         let check: Value =
             serde_json::from_str(&text).with_context(|| format!("{}", results.display()))?;
-        let cases = check["cases"].as_array().context("a check without cases")?;
+        let cases =
+            check["cases"].as_array().context("the results of zprobe check have no cases")?;
         let red =
             cases.iter().find(|case| !["passed", "skipped"].contains(&text_of(&case["status"])));
         Ok(red.map_or(Self::Silent, |case| {
@@ -184,7 +186,7 @@ impl Outcome {
         matches!(self, Self::Silent)
     }
 
-    /// True if the first finding has a code that names the cause of this row.
+    /// True if the code of the first finding names the cause of this row.
     fn names(&self, row: &Row) -> bool {
         matches!(self, Self::Found { code, .. } if row.expect.contains(code))
     }
@@ -194,7 +196,7 @@ fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The part of the page that is made.
+/// The section of the page that is written from the results.
 fn table(outcomes: &[(&Row, Outcome)]) -> String {
     let (harmless, bugs): (Vec<_>, Vec<_>) =
         outcomes.iter().partition(|(row, _)| row.is_harmless());

@@ -1,6 +1,6 @@
 //! A git repository of a real engine in which one commit plants a bug, for the test of `zprobe bisect --git`.
 //!
-//! The engine is the one that is installed. So the commits are small to make, quick to build, and known.
+//! The engine is the installed one. So the commits are small to make, quick to build, and known.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The bug, as code behind the engine's own: the boundary is the first microbatch in place of the last.
+/// The bug, as code after the engine's own: the boundary is the first microbatch in place of the last.
 const BUG: &str = "
 
 DeepSpeedEngine.is_gradient_accumulation_boundary = (
@@ -16,10 +16,10 @@ DeepSpeedEngine.is_gradient_accumulation_boundary = (
 )
 ";
 
-/// Its title, by which the commit is known.
+/// The title of the commit that plants the bug, by which the commit is recognised.
 const TITLE: &str = "Move the boundary to the first microbatch (#3)";
 
-/// A build that takes the engine's files as they are.
+/// The `pyproject.toml` of a build that takes the engine's files unchanged.
 const BUILD: &str = "[build-system]
 requires = [\"setuptools\"]
 build-backend = \"setuptools.build_meta\"
@@ -35,14 +35,14 @@ include = [\"deepspeed*\"]
 \"*\" = [\"*\", \"**/*\"]
 ";
 
-/// Titles of the commits behind the release, of which one cannot be built.
+/// The titles of the commits after the release; the second commit cannot be built.
 const BETWEEN: [&str; 3] = ["Say more (#1)", "Do not build (#2)", TITLE];
 
-/// A repository with a tag for the release, and the branch `main` behind it.
+/// A repository with a tag for the release, and with the branch `main` after the tag.
 pub struct Repository(PathBuf);
 
 impl Repository {
-    /// Makes the repository in `dir`, which must not exist, of the engine that `python` has.
+    /// Makes the repository in `dir`, which must not exist, from the engine installed for `python`.
     pub fn of_engine(python: &Path, version: &str, dir: &Path) -> Result<Self> {
         let packages = asked(
             Command::new(python)
@@ -76,12 +76,13 @@ impl Repository {
         &self.0
     }
 
-    /// Checks an answer, as JSON: the commit with the bug is the first, among those that could be tested.
+    /// Checks the JSON output of `zprobe bisect`: the commit with the bug is the first bad one, among the
+    /// commits that could be tested.
     pub fn check(&self, answer: &str) -> Result<()> {
         let answer: serde_json::Value = serde_json::from_str(answer)?;
         let first = answer["commits"]["first"].as_array().context("no first commit")?;
         let titles: Vec<&str> = first.iter().filter_map(|it| it["title"].as_str()).collect();
-        // The commit before it cannot be built, so that it may be the first as well.
+        // The commit before the bug cannot be built, so that it may be the first bad one as well.
         ensure!(titles == [BETWEEN[1], TITLE], "zprobe bisect found another commit: {answer:#}");
         Ok(())
     }
@@ -102,7 +103,7 @@ impl Repository {
         for own in ["user.name=zprobe", "user.email=zprobe@localhost", "commit.gpgsign=false"] {
             command.args(["-c", own]);
         }
-        // The same commits each time, so that their environments are made once.
+        // The dates make the commits the same each time, so that their environments are made only once.
         for date in ["GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"] {
             command.env(date, "2026-01-01T00:00:00Z");
         }
@@ -110,7 +111,7 @@ impl Repository {
     }
 }
 
-/// The output of a command that succeeds.
+/// The output of a command; an error if the command fails.
 fn asked(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);

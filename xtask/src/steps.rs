@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-/// A task of a known number of steps.
+/// A task with a known number of steps.
 pub struct Steps {
     total: usize,
     done: usize,
@@ -13,7 +13,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Starts the clock.
+    /// A task without any step done; its clock starts now.
     pub fn new(total: usize) -> Self {
         Self { total, done: 0, start: Instant::now(), skipped: Vec::new() }
     }
@@ -29,13 +29,13 @@ impl Steps {
         Ok(value)
     }
 
-    /// Notes something that was not checked, and why; it is said again at the end.
+    /// Records that something was not checked, and why; the reason is printed now and at the end.
     pub fn skip(&mut self, reason: &str) {
         eprintln!("skipped: {reason}");
         self.skipped.push(reason.to_owned());
     }
 
-    /// Prints that everything went well, but for what was skipped.
+    /// Prints that all steps passed, and the reasons of skipped checks.
     pub fn finish(self) {
         eprintln!("{} steps passed in {:.1} s", self.done, self.start.elapsed().as_secs_f64());
         for reason in self.skipped {

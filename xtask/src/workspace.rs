@@ -11,10 +11,10 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package is below the root")
 }
 
-/// The target directory in use, in whichever way cargo was told about it.
+/// The target directory in use, however cargo was given its path.
 pub fn target_dir() -> Result<PathBuf> {
     // The path of this program is `<target>/<profile>/xtask`.
-    let exe = env::current_exe().context("cannot tell where this program was built")?;
+    let exe = env::current_exe().context("cannot find the path of this program")?;
     let target = exe.ancestors().nth(2).context("this program is not in a target directory")?;
     Ok(target.to_path_buf())
 }

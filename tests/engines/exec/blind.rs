@@ -1,9 +1,10 @@
-//! Mistakes and harmless changes that were written by hands that had not seen the rules.
+//! Mistakes and harmless changes that were written without knowledge of the rules.
 //!
-//! `fixtures/mistakes/blind.toml` changes the scripts of `examples/train`. `fixtures/mistakes/second/set.toml` and
-//! `fixtures/mistakes/third/set.toml` change the scripts of their own folders.
+//! `fixtures/mistakes/blind.toml` changes the scripts of `examples/train`.
+//! `fixtures/mistakes/second/set.toml` and `fixtures/mistakes/third/set.toml` change the scripts of their own
+//! folders.
 //!
-//! docs/accuracy.md has what all of them gave, and those that are missed.
+//! docs/accuracy.md has the results of all sets, and the missed mistakes.
 
 use std::fs;
 
@@ -13,7 +14,7 @@ use zprobe_report::{Report, Verdict};
 use super::mistakes::{Mistake, planted_in};
 use super::{copy_of, file, full, train};
 
-/// The file.
+/// The content of a file of changes.
 #[derive(Deserialize)]
 struct Blind {
     mistake: Vec<Wrong>,
@@ -57,21 +58,22 @@ const NAMES: &[(&str, &[&str])] = &[
     ("same-samples", &["ZP116"]),
 ];
 
-/// The sets. What has to be named of the second one is what was measured: less would be a step back.
+/// The sets of changes. The share of the second set that has to be named is the measured one: a smaller share
+/// would be a regression.
 const FIRST: Set = Set { path: "blind.toml", scripts: "examples/train", named: 95 };
 const SECOND: Set = Set { path: "second/set.toml", scripts: "fixtures/mistakes/second", named: 80 };
 const THIRD: Set = Set { path: "third/set.toml", scripts: "fixtures/mistakes/third", named: 65 };
 
-/// A file of changes.
+/// A file of changes, and the requirement on their findings.
 struct Set {
     path: &'static str,
-    /// Folder of the scripts that are changed.
+    /// The folder of the scripts that are changed.
     scripts: &'static str,
-    /// Share of the mistakes, in percent, that has to be named with codes.
+    /// The share of the mistakes, in percent, that has to be named in runs with codes.
     named: usize,
 }
 
-/// Changes that stand for the others.
+/// The changes that represent all others in an everyday test.
 const FEW: [&str; 16] = [
     "ddp-divided-by-accumulation-too",
     "ddp-bf16-swallows-updates",
@@ -101,7 +103,7 @@ fn is_tried(change: &Mistake) -> bool {
     full() || FEW.contains(&change.name())
 }
 
-/// Runs a changed script. Returns the report, if zprobe wrote one, and the findings in a line.
+/// Runs a changed script. Returns the report, if zprobe wrote one, and the findings as one line.
 fn told(set: &Set, change: &Mistake, options: &[&str]) -> (Option<Report>, String) {
     let dir = planted_in(copy_of(&file(set.scripts)), change);
     let run = train(dir, options, change.world, &change.script, &change.flags);
@@ -109,11 +111,11 @@ fn told(set: &Set, change: &Mistake, options: &[&str]) -> (Option<Report>, Strin
     (run.report, format!("{} ({}): {findings}", change.name(), run.code))
 }
 
-/// Checks that no harmless change raises an alarm.
+/// Checks that no harmless change causes an alarm.
 fn are_silent(set: &Set, options: &[&str]) {
     let changes = changes(set).harmless;
     let told = changes.iter().filter(|it| is_tried(it)).map(|change| told(set, change, options));
-    // A script that does not run at all shows nothing.
+    // A script that does not run at all shows nothing, so a missing report counts as an alarm.
     let is_alarm =
         |report: &Option<Report>| report.as_ref().is_none_or(|it| it.verdict == Verdict::Findings);
     let alarms: Vec<String> =
@@ -121,7 +123,7 @@ fn are_silent(set: &Set, options: &[&str]) {
     assert!(alarms.is_empty(), "{}", alarms.join("\n"));
 }
 
-/// Checks that at least this share of the mistakes, in percent, is found and named.
+/// Checks that at least `share` percent of the mistakes are found and named.
 fn are_named(set: &Set, options: &[&str], share: usize) {
     let mistakes = changes(set).mistake;
     let mut missed = Vec::new();

@@ -1,25 +1,26 @@
-//! Scripts that crash or hang: what is said of them, and where.
+//! Scripts that crash or hang: the findings on them, and the places that the findings name.
 
 use zprobe_model::trace::Frame;
 use zprobe_report::{Finding, Verdict};
 
 use super::{Run, exec, file, full, python, scripts, text, train};
 
-/// Runs a training of two ranks in which this goes wrong.
+/// Runs a training of two ranks with the failure that `what` describes.
 fn broken(timeout: &str, what: &str) -> Run {
     let script = file("tests/engines/exec/scripts/broken.py");
     train(scripts(), &["--timeout", timeout], 2, text(&script), what)
 }
 
-/// Runs a training that hangs, in `load` or because a rank waits in `average`. On a loaded machine a rank may need
-/// longer than the timeout to reach its place: such a run shows nothing, and the next has four times as long.
+/// Runs a training that hangs, in `load` or because a rank waits in `average`. On a loaded machine a rank may
+/// need longer than the timeout to reach its place. Such a run shows nothing, and the next run has four times
+/// the timeout.
 fn hung(what: &str) -> Run {
     let is_there = |run: &Run| {
         let places = |rank| own_functions(run, rank).first().copied();
         run.report.is_some() && (0..2).all(|rank| matches!(places(rank), Some("load" | "average")))
     };
     let mut runs = ["15", "60", "240"].into_iter().map(|timeout| broken(timeout, what));
-    runs.find(is_there).expect("two ranks come to where they hang within minutes")
+    runs.find(is_there).expect("two ranks hang in their places within minutes")
 }
 
 fn only_finding(run: &Run) -> &Finding {
@@ -27,7 +28,7 @@ fn only_finding(run: &Run) -> &Finding {
     finding
 }
 
-/// Names of the functions of the user's own code that a rank was in, the innermost first.
+/// The names of the functions of the user's own code on a rank's stack, the innermost first.
 fn own_functions(run: &Run, rank: usize) -> Vec<&str> {
     let frames = run.report().ranks[rank].stacks.iter().flat_map(|stack| &stack.frames);
     let own = frames.filter(|frame| frame.is_own && frame.file == "broken.py");
@@ -103,7 +104,7 @@ fn a_rank_that_hangs_is_named_with_its_place_and_so_are_those_that_wait_for_it()
         assert!(message.contains("rank 1 is in broken.py:"), "{what}: {message}");
         let waits = "(load) while rank 0 waits in all_reduce, called from broken.py:";
         assert!(message.contains(waits), "{what}: {message}");
-        // Before its first backward a rank has told nothing.
+        // Before its first backward a rank has reported nothing.
         let collective = message.contains("; that is collective ");
         assert_eq!(collective, moment.0.is_some(), "{what}: {message}");
         assert_eq!(own_functions(&run, 1)[..2], ["load", "main"], "{what}");
@@ -139,7 +140,7 @@ fn a_rank_that_is_stopped_is_named() {
             && only_finding(run).message.contains("hung: rank 1 is stopped, by SIGSTOP")
     };
     let mut runs = ["15", "60", "240"].into_iter().map(|timeout| broken(timeout, "SIGSTOP 1 1.1"));
-    let run = runs.find(stopped).expect("two ranks come to where they hang within minutes");
+    let run = runs.find(stopped).expect("two ranks hang in their places within minutes");
     let finding = only_finding(&run);
     assert_eq!((finding.code.as_str(), finding.rank), ("ZP902", Some(1)), "{}", finding.message);
     assert!(finding.message.contains("while rank 0 waits in all_reduce"), "{}", finding.message);

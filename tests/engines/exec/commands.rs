@@ -1,4 +1,5 @@
-//! Commands that lead to no answer, and what becomes of them. None needs torch.
+//! Commands that lead to no answer, and the result of `zprobe exec` on them. None of the commands needs
+//! torch.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +45,7 @@ fn a_command_that_is_silent_for_too_long_is_inconclusive_and_the_limit_is_named(
 
 #[test]
 fn an_interrupted_command_is_ended_with_all_that_it_started() {
-    // The grandchild has a session of its own, and the child ignores what asks it to end.
+    // The grandchild has a session of its own, and the child ignores the signal that asks for its end.
     let script = "import os, signal, subprocess, sys, time\n\
                   signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
                   child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'], \

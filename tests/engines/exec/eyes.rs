@@ -8,10 +8,10 @@ use zprobe_report::Verdict;
 
 use super::{Run, full, scripts, train};
 
-/// Points of a step of two microbatches.
+/// The points of a step of two microbatches.
 type Journey = &'static [Point];
 
-/// Scripts that are right, with the journey of their last step.
+/// Correct scripts, each with its flags and the journey of its last step.
 const RIGHT: &[(&str, &str, Journey)] = &[
     ("ddp.py", "", &[Accumulator, BeforeStep, OptimizerInput]),
     (
@@ -25,10 +25,10 @@ const RIGHT: &[(&str, &str, Journey)] = &[
     ("deepspeed_zero.py", "--stage 3 --dtype bf16", &[OptimizerInput]),
 ];
 
-/// Number of them, the first ones, that are run every day.
+/// The number of scripts that are run every day; they come first in [`RIGHT`].
 const FEW: usize = 2;
 
-/// Points of the last recorded step.
+/// The points of the last recorded step.
 fn points(run: &Run) -> Vec<Point> {
     let journey = &run.report().journey;
     let last = journey.last().expect("a station").step;
@@ -52,7 +52,7 @@ fn buffers_of_a_script_s_engine_are_seen_and_right() {
     }
 }
 
-/// Trains a script with an edit.
+/// Trains with a script in which `old` is replaced by `new`.
 fn train_with(script: &str, flags: &str, old: &str, new: &str) -> Run {
     let dir = scripts();
     let path = dir.path().join(script);
@@ -62,7 +62,7 @@ fn train_with(script: &str, flags: &str, old: &str, new: &str) -> Run {
     train(dir, &[], 2, script, flags)
 }
 
-/// The point and microbatch of the first wrong buffer, and the function that makes it.
+/// The point and microbatch of the first wrong buffer, and the function that makes the buffer.
 fn first(run: &Run) -> (Option<Point>, Option<usize>, &str) {
     let first = run.report().first_divergence.as_ref().expect("a divergence");
     (first.point, first.microbatch, first.function.as_deref().unwrap_or_default())
@@ -79,7 +79,7 @@ fn the_first_wrong_buffer_of_a_script_s_engine_is_named() {
     assert_eq!(first(&run), (Some(BeforeStep), Some(2), ""));
     assert!(run.report().first_divergence.as_ref().is_some_and(|it| it.outside_backward));
 
-    // No microbatch is reduced.
+    // The script's mistake: no microbatch is reduced.
     let run = train_with("ddp.py", "--accumulate 3", "quiet = not last and ", "quiet = ");
     let (point, microbatch, function) = first(&run);
     assert_eq!((point, microbatch), (Some(BeforeStep), Some(2)));
@@ -98,7 +98,7 @@ fn the_first_wrong_buffer_of_a_script_s_engine_is_named() {
     assert_eq!((point, microbatch), (Some(Reduced), Some(2)));
     assert_eq!(function, "DeepSpeedEngine.allreduce_gradients (runtime/engine.py)");
 
-    // What FSDP2 has not reduced yet is cleared.
+    // The gradients that FSDP2 has not reduced yet are cleared.
     let old = "            model.set_requires_gradient_sync(index == len(window) - 1)\n";
     let new = "            for group in map(lambda it: it._get_fsdp_state()._fsdp_param_group, \
                [*model.blocks, model]):\n                \

@@ -1,11 +1,11 @@
-//! Trainings that are right raise no alarm: all stacks, in both modes, over numbers of ranks and of
-//! microbatches, widths, dtypes and seeds.
+//! Correct trainings cause no alarm: all stacks, in both modes, over numbers of ranks and of microbatches,
+//! widths, dtypes and seeds.
 //!
-//! With `ZPROBE_TEST_FULL` 600 of them, which takes hours on two cores, else one of each trainer; `--nocapture` shows
-//! each as it ends, and `ZPROBE_TEST_FROM=200` leaves out the first 200. The trainers need an interpreter that has
-//! accelerate, transformers and Lightning.
+//! With `ZPROBE_TEST_FULL` the test makes 600 trainings, which takes hours on two cores; otherwise it makes
+//! one with each trainer. `--nocapture` shows each training after its end, and `ZPROBE_TEST_FROM=200` skips
+//! the first 200. The trainers need an interpreter that has accelerate, transformers and Lightning.
 
-#![allow(clippy::disallowed_macros, reason = "a run of an hour says how far it is")]
+#![allow(clippy::disallowed_macros, reason = "a test of an hour prints its progress")]
 
 use std::env;
 use std::process::Command;
@@ -24,11 +24,11 @@ struct Stack {
     script: &'static str,
     flags: &'static str,
     dtypes: &'static [&'static str],
-    /// Import that it needs beside torch's and DeepSpeed's; none for most.
+    /// The import that the script needs in addition to torch and DeepSpeed; `None` for most scripts.
     needs: Option<&'static str>,
 }
 
-/// A run of a stack.
+/// One run of a stack.
 struct Training<'a> {
     stack: &'a Stack,
     ranks: usize,
@@ -38,7 +38,7 @@ struct Training<'a> {
 
 const PLAIN: &[&str] = &["--dtype fp32", "--dtype bf16"];
 const MIXED: &[&str] = &["--dtype fp32", "--dtype bf16", "--amp --dtype bf16"];
-/// With a scaled loss: by `GradScaler` in `ddp.py`, by hand in `fsdp2.py`.
+/// The dtypes of scripts whose loss is scaled: by `GradScaler` in `ddp.py`, by hand in `fsdp2.py`.
 const SCALED: &[&str] = &["--dtype fp32", "--dtype bf16", "--amp --dtype fp16"];
 const HALF: &[&str] = &["--dtype fp32", "--dtype bf16", "--dtype fp16"];
 
@@ -56,10 +56,10 @@ const STACKS: &[Stack] = &[
     Stack { needs: Some("lightning"), ..stack("lightning_module.py", "", MIXED) },
 ];
 
-/// Trainings of a full run.
+/// The number of trainings of a full run.
 const MANY: usize = 600;
 
-/// Seed of the draw.
+/// The seed of the random choices.
 const SEED: u64 = 7;
 
 const fn stack(
@@ -70,17 +70,17 @@ const fn stack(
     Stack { script, flags, dtypes, needs: None }
 }
 
-/// Answers of zprobe about a training that is right.
+/// The answer of zprobe about a correct training.
 enum Told {
     /// No alarm.
     Clean,
     /// No answer, with the reason. For example, bf16 is too narrow for the sum of many gradients.
     NoAnswer(String),
-    /// An alarm, in words.
+    /// An alarm, as text.
     Alarm(String),
 }
 
-/// Widths of the model, and the most ranks that fit into 12 GiB with them.
+/// The widths of the model, each with the largest number of ranks that fit into 12 GiB.
 const WIDTHS: &[(usize, usize)] = &[
     (8, 8),
     (12, 8),
@@ -96,7 +96,7 @@ const WIDTHS: &[(usize, usize)] = &[
     (4100, 2),
 ];
 
-/// Trainings drawn from all stacks that the interpreter has; the same ones every time.
+/// Trainings drawn from all stacks that the interpreter can run; the same ones every time.
 fn trainings(count: usize) -> Vec<Training<'static>> {
     let stacks: Vec<_> = STACKS.iter().filter(|stack| stack.needs.is_none_or(has)).collect();
     let mut draw = Rng::with_seed(SEED);
@@ -104,7 +104,7 @@ fn trainings(count: usize) -> Vec<Training<'static>> {
 }
 
 fn training(stack: &'static Stack, seed: usize, draw: &mut Rng) -> Training<'static> {
-    // Seldom the widest: a wide model takes minutes, and short pieces are the harder ones.
+    // The widest models are drawn rarely: a wide model takes minutes, and short pieces are the harder ones.
     let at_most = draw.usize(0..WIDTHS.len());
     let (width, most) = WIDTHS[draw.usize(0..=at_most)];
     // Rotary embeddings need an even number of elements in each head.
@@ -124,7 +124,8 @@ fn training(stack: &'static Stack, seed: usize, draw: &mut Rng) -> Training<'sta
     Training { stack, ranks, flags: flags + &devices, is_observed: draw.bool() }
 }
 
-/// The trainings of every day: the first of each stack with a trainer. `stacks.rs` has those of the others.
+/// The trainings of an everyday test: the first of each stack with a trainer. `stacks.rs` has the trainings
+/// of other stacks.
 fn of_trainers() -> Vec<Training<'static>> {
     let of_trainer = |it: &Training<'_>| {
         it.stack
@@ -134,7 +135,7 @@ fn of_trainers() -> Vec<Training<'static>> {
     trainings(STACKS.len()).into_iter().filter(of_trainer).collect()
 }
 
-/// True if the interpreter has a module, or a name of it.
+/// True if the interpreter has a module of this name, or a name within a module.
 fn has(name: &str) -> bool {
     let find = format!("import pkgutil; pkgutil.resolve_name({name:?})");
     Command::new(python()).args(["-c", &find]).status().expect("the interpreter").success()
@@ -151,7 +152,7 @@ impl Training<'_> {
         train(scripts(), options, self.ranks, self.stack.script, &self.flags)
     }
 
-    /// Runs the training under zprobe, and reads its answer. What the zoo knows of a release is no alarm.
+    /// Runs the training under zprobe, and reads the answer. A release's bug in the zoo is no alarm.
     fn told(&self) -> Told {
         let run = self.run();
         let Some(report) = &run.report else {
@@ -160,7 +161,7 @@ impl Training<'_> {
         if report.findings.iter().any(|it| it.known.is_empty()) {
             return Told::Alarm(format!("{}, {}{}", report.verdict, run.findings(), run.stderr));
         }
-        // What lies before the optimizer's input is no finding, and says where one is.
+        // A wrong buffer before the optimizer's input is no finding, but shows the place of one.
         let is_seen = |it: &&Station| matches!(it.point, Point::Accumulator | Point::Reduced);
         let departs = |it: &&Station| is_seen(it) && !it.departed.is_empty();
         if let Some(station) = report.journey.iter().find(departs) {
@@ -182,7 +183,7 @@ impl Training<'_> {
 fn trainings_that_are_right_raise_no_alarm() {
     let from = env::var("ZPROBE_TEST_FROM").map_or(0, |from| from.parse().expect("a number"));
     let trainings = if full() { trainings(MANY) } else { of_trainers() };
-    let trainings = trainings.get(from..).expect("ZPROBE_TEST_FROM is less than their number");
+    let trainings = trainings.get(from..).expect("ZPROBE_TEST_FROM exceeds the number of runs");
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let unanswered = AtomicUsize::new(0);
     let work = || {

@@ -1,4 +1,4 @@
-//! Scripts with mistakes, of `fixtures/mistakes/mistakes.toml`.
+//! Tests of the mistakes of `fixtures/mistakes/mistakes.toml`, planted into scripts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,13 +8,13 @@ use tempfile::TempDir;
 
 use super::{file, full, scripts, train};
 
-/// The file of mistakes.
+/// The content of a file of mistakes.
 #[derive(Deserialize)]
 struct Mistakes {
     mistake: Vec<Mistake>,
 }
 
-/// A mistake, and what is to be said of it.
+/// A mistake: a script with its run and the edits that plant the mistake.
 #[derive(Deserialize)]
 pub struct Mistake {
     name: String,
@@ -25,7 +25,7 @@ pub struct Mistake {
 }
 
 impl Mistake {
-    /// Name of the mistake.
+    /// The name of the mistake.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -39,7 +39,7 @@ struct Edit {
     new: String,
 }
 
-/// Mistakes that are named, with the code of the finding and a part of its message.
+/// Mistakes that findings name, with the code of the finding and a part of its message.
 const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-never-synchronised", "ZP104", "were not averaged across ranks"),
     ("ddp-flag-set-after-forward", "ZP104", "of microbatches 1 and 2 were not averaged"),
@@ -77,8 +77,8 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-auxiliary-loss-on-every-rank", "ZP112", "never divided by the accumulation steps (2)"),
 ];
 
-/// Mistakes that are no errors, or that only the user can tell from what was meant, with a part of the
-/// remark.
+/// Mistakes that are remarks only, with a part of the remark: they are no errors, or only the user knows the
+/// intention.
 const REMARKED: &[(&str, &str)] = &[
     ("ddp-forward-outside-no-sync", "over the ranks in each of the 3 microbatches"),
     ("ddp-synchronised-in-every-microbatch", "over the ranks in each of the 4 microbatches"),
@@ -87,7 +87,7 @@ const REMARKED: &[(&str, &str)] = &[
     ("ddp-layer-skipped-on-a-rank", "rank 1 had no gradient of blocks.1."),
 ];
 
-/// Mistakes that stand for the others.
+/// The mistakes that represent all others in an everyday test.
 const FEW: [&str; 6] = [
     "ddp-flag-set-after-forward",
     "ddp-noise-in-gradients",
@@ -103,12 +103,12 @@ pub fn mistakes() -> BTreeMap<String, Mistake> {
     mistake.into_iter().map(|mistake| (mistake.name.clone(), mistake)).collect()
 }
 
-/// A directory with the example scripts and a mistake in them.
+/// A directory with the example scripts, in which a mistake is planted.
 pub fn planted(mistake: &Mistake) -> TempDir {
     planted_in(scripts(), mistake)
 }
 
-/// A directory of scripts with a mistake in them.
+/// The directory of scripts, in which a mistake is now planted.
 pub fn planted_in(dir: TempDir, mistake: &Mistake) -> TempDir {
     for edit in &mistake.edit {
         let path = dir.path().join(edit.file.as_ref().unwrap_or(&mistake.script));

@@ -1,8 +1,8 @@
-//! `zprobe exec` on real scripts: those of `examples/train`, unmodified, and with mistakes.
+//! Tests of `zprobe exec` on real scripts: those of `examples/train`, unmodified, and with mistakes.
 //!
-//! The tests that train need an interpreter with torch and DeepSpeed, and are ignored without: set
-//! `ZPROBE_TEST_PYTHON` to it and run them with `cargo test --test engines exec:: -- --include-ignored`.
-//! `ZPROBE_TEST_FULL` makes them try every configuration and every mistake.
+//! The tests that train need an interpreter with torch and DeepSpeed, and are ignored by default: set
+//! `ZPROBE_TEST_PYTHON` to the interpreter and run the tests with `cargo test --test engines exec:: --
+//! --include-ignored`. With `ZPROBE_TEST_FULL` the tests try every configuration and every mistake.
 
 mod blind;
 mod broken;
@@ -26,10 +26,10 @@ use zprobe_report::Report;
 
 use super::interpreter::{full, python};
 
-/// A script's run that is over.
+/// The result of a run of a script.
 struct Run {
     code: i32,
-    /// The report; none where there was no answer.
+    /// The report; `None` if there was no answer.
     report: Option<Report>,
     stdout: String,
     stderr: String,
@@ -40,17 +40,17 @@ fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Runs a command under `zprobe exec`, in a directory of its own that has the example scripts.
+/// Runs a command under `zprobe exec`, in a new directory with the example scripts.
 fn exec(options: &[&str], command: &[&str]) -> Run {
     exec_in(scripts(), options, command)
 }
 
-/// A directory with the example scripts.
+/// A new directory with the example scripts.
 fn scripts() -> TempDir {
     copy_of(&file("examples/train"))
 }
 
-/// A directory with the scripts of another one.
+/// A new directory with a copy of the scripts in `scripts`.
 fn copy_of(scripts: &Path) -> TempDir {
     let dir = TempDir::new().expect("a temporary directory");
     for entry in fs::read_dir(scripts).expect("scripts") {
@@ -83,7 +83,8 @@ fn zprobe(dir: &TempDir, options: &[&str], command: &[&str]) -> Command {
     zprobe
 }
 
-/// Trains with an example script, on forked ranks. Lightning's scripts start their own: their flags have the number.
+/// Trains with an example script, on forked ranks. Lightning's scripts start their own ranks, whose number is
+/// in the flags.
 fn train(dir: TempDir, options: &[&str], ranks: usize, script: &str, flags: &str) -> Run {
     let (python, ranks_py, ranks) =
         (python(), file("tests/engines/exec/ranks.py"), ranks.to_string());
@@ -101,14 +102,14 @@ fn text(path: &Path) -> &str {
 }
 
 impl Run {
-    /// The report.
+    /// The report of the run, which must exist.
     fn report(&self) -> &Report {
         self.report
             .as_ref()
             .unwrap_or_else(|| panic!("no report:\n{}\n{}", self.stdout, self.stderr))
     }
 
-    /// Codes and messages of the findings, a line each.
+    /// The codes and messages of the findings, one per line.
     fn findings(&self) -> String {
         let findings = self.report().findings.iter();
         findings.map(|finding| format!("{} {}\n", finding.code, finding.message)).collect()

@@ -1,4 +1,4 @@
-//! Scripts whose real gradients are observed while they train.
+//! Scripts whose real gradients are observed while the scripts train.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use zprobe_report::Verdict;
 use super::mistakes::{mistakes, planted};
 use super::{file, full, python, scripts, train};
 
-/// Trainings with a checkpoint at their end, and the number of ranks.
+/// Trainings with a checkpoint at their end: the script, the number of ranks, and the flags.
 const TRAININGS: &[(&str, usize, &str)] = &[
     ("ddp.py", 2, "--accumulate 2"),
     ("fsdp2.py", 2, "--accumulate 2 --dtype bf16"),
@@ -22,10 +22,10 @@ const TRAININGS: &[(&str, usize, &str)] = &[
     ("deepspeed_zero.py", 2, "--stage 3 --accumulate 2 --dtype bf16"),
 ];
 
-/// Trainings of every run.
+/// The number of trainings that are run every day; they come first in [`TRAININGS`].
 const FEW: usize = 3;
 
-/// Content of all files below a directory, by path.
+/// The contents of all files below a directory, by path.
 pub(super) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir).into_iter().flatten() {

@@ -1,14 +1,14 @@
-//! Scripts that are right.
+//! Tests that correct scripts have no finding.
 
 use zprobe_model::trace::Point;
 use zprobe_report::Verdict;
 
 use super::{Run, exec, full, python, scripts, text, train};
 
-/// A script with its flags, and the number of ranks.
+/// A script with the number of ranks and its flags.
 type Training = (&'static str, usize, &'static str);
 
-/// Trainings that stand for all others.
+/// The trainings that represent all others.
 const TRAININGS: &[Training] = &[
     ("ddp.py", 3, "--accumulate 4 --amp --dtype fp16 --checkpoint reentrant --bucket-view"),
     ("ddp.py", 2, "--accumulate 3 --zero"),
@@ -22,8 +22,8 @@ const TRAININGS: &[Training] = &[
     ("ddp.py", 2, "--accumulate 3 --steps 2"),
 ];
 
-/// Number of them, the first ones, that are run every day. Under torchrun the plain one is, too, and DeepSpeed's stage 1
-/// where it is observed.
+/// The number of trainings that are run every day; they come first in [`TRAININGS`]. A plain `ddp.py` under
+/// torchrun and DeepSpeed's stage 1 under observation are run every day, too.
 const FEW: usize = 6;
 
 fn is_clean(run: &Run, what: &str) {

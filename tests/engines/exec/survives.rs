@@ -1,4 +1,4 @@
-//! Trainings that go on to the same end, whatever happens to the zprobe that observes them.
+//! Trainings that end with the same result, whatever happens to the zprobe that observes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,17 +13,17 @@ use zprobe_model::trace::{Event, Trace};
 use super::observe::files;
 use super::{file, python, scripts, text, zprobe};
 
-/// The training, with a checkpoint at its end.
+/// The arguments of the training, which saves a checkpoint at its end.
 const TRAINING: &str = "2 ddp.py --accumulate 2 --steps 12 --width 16 --layers 1 --out saved";
 
-/// The command of the training.
+/// The words of the training's command.
 fn command() -> Vec<String> {
     let (python, ranks) = (python(), file("tests/engines/exec/ranks.py"));
     let words = [text(&python), text(&ranks)].into_iter().chain(TRAINING.split_whitespace());
     words.map(str::to_owned).collect()
 }
 
-/// The checkpoint of the training without zprobe.
+/// The files of the checkpoint that the training saves without zprobe.
 fn plain() -> BTreeMap<String, Vec<u8>> {
     let dir = scripts();
     let [program, arguments @ ..] = &command()[..] else { unreachable!("a program") };
@@ -34,7 +34,7 @@ fn plain() -> BTreeMap<String, Vec<u8>> {
     files(&dir.path().join("saved"))
 }
 
-/// Waits until something is so; a few minutes at most.
+/// Waits until a condition holds, for at most five minutes.
 fn wait_until(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(300);
     while !is_so() {
@@ -43,7 +43,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts zprobe on the training, and returns it once both ranks have joined.
+/// Starts zprobe on the training, and returns zprobe's process once both ranks have joined.
 fn observing(dir: &TempDir) -> Child {
     let words = command();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -82,7 +82,7 @@ fn a_training_goes_on_when_zprobe_is_killed_and_its_trace_can_be_read() {
     child.wait().expect("zprobe");
     assert!(trace().expect("a trace").spec.steps > 0);
     let plain = plain();
-    // The training is nobody's child any more.
+    // The training no longer has a parent that waits for its end.
     wait_until(|| plain == files(&dir.path().join("saved")));
 }
 
@@ -91,7 +91,8 @@ fn a_training_goes_on_when_zprobe_is_killed_and_its_trace_can_be_read() {
 fn a_training_goes_on_when_a_rank_can_write_no_more() {
     let dir = scripts();
     let words = command();
-    // A rank's records are three times as long, its checkpoint a quarter.
+    // The limit of 128 KiB lies between the sizes: a rank's records are three times as long, and its
+    // checkpoint is a quarter as long.
     let limited = ["bash", "-c", "ulimit -f 128; exec \"$@\"", "bash"].into_iter();
     let words: Vec<&str> = limited.chain(words.iter().map(String::as_str)).collect();
     let output = zprobe(&dir, &["--observe=12"], &words).output().expect("zprobe");

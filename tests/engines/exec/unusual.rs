@@ -1,23 +1,24 @@
-//! Scripts that are right, and unlike most.
+//! Correct scripts that are unlike most scripts.
 
 use zprobe_report::{Report, Verdict};
 
 use super::{Run, exec, file, full, python, text};
 
-/// Options of both modes: codes, and the script's own gradients.
+/// The options of both modes: codes, and the script's own gradients.
 type Modes = [&'static [&'static str]; 2];
 
 const MODES: Modes = [&[], &["--observe"]];
 
-/// Options of both modes for a script of two steps.
+/// The options of both modes for a script of two steps.
 const TWO_STEPS: Modes = [&[], &["--observe=2"]];
 
-/// The modes in which kind number `at` of a list is tried: both, or every day one of them in turn.
+/// The modes in which the kind at index `at` of a list is tried: both modes, or in an everyday test one of
+/// them in turn.
 fn in_turn(modes: &Modes, at: usize) -> &[&'static [&'static str]] {
     if full() { modes } else { &modes[at % 2..][..1] }
 }
 
-/// Runs a kind of training.
+/// Runs `unusual.py` with a kind of training.
 fn unusual(options: &[&str], kind: &str) -> Run {
     let (python, script) = (python(), file("tests/engines/exec/scripts/unusual.py"));
     exec(options, &[text(&python), text(&script), kind])
@@ -53,13 +54,13 @@ fn a_search_for_the_loss_scale_is_a_remark_and_no_finding() {
         let Report { verdict, remarks, run: about, .. } = run.report();
         assert_eq!(*verdict, Verdict::Clean, "{options:?}: {}", run.findings());
         assert_eq!(about.spec.gradient_accumulation_steps, 2, "{options:?}");
-        // Codes do not overflow.
+        // Codes do not overflow, so only the script's own gradients cause the remark.
         let skipped = remarks.iter().any(|it| it.contains("before steps 0 and 1"));
         assert_eq!(skipped, !options.is_empty(), "{options:?}: {remarks:?}");
     }
 }
 
-/// Number of gradients that reached the optimizer, from the first line of the report.
+/// The number of gradients that reached the optimizer, as the first line of the report prints it.
 fn arrived(run: &Run) -> &str {
     let line = run.stdout.lines().find(|line| line.starts_with("clean:")).expect("a verdict");
     line.split_whitespace().nth(2).expect("a number")

@@ -1,8 +1,9 @@
-//! Wheels and archive, installed as users install them: in new environments, beside torch and DeepSpeed, by
+//! Wheels and archive, installed as users install them: in new environments, next to torch and DeepSpeed, by
 //! uvx, and unpacked.
 //!
-//! The tests need what `cargo xtask dist` has built (`ZPROBE_TEST_DIST`), an interpreter with torch 2.11 and
-//! DeepSpeed 0.18.9 (`ZPROBE_TEST_PYTHON`), and uv: `cargo xtask test` has all of it. They need no network.
+//! The tests need the files that `cargo xtask dist` builds (`ZPROBE_TEST_DIST`), an interpreter with torch
+//! 2.11 and DeepSpeed 0.18.9 (`ZPROBE_TEST_PYTHON`), and uv: `cargo xtask test` provides all three. The tests
+//! need no network.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,13 +15,13 @@ mod place;
 use place::{Environment, Place, dist, file, output};
 use zprobe_report::Report;
 
-/// The run in which DeepSpeed 0.18.9 leaks the boundary microbatch.
+/// The arguments of the run in which DeepSpeed 0.18.9 leaks the boundary microbatch.
 const LEAK: [&str; 7] = ["run", "--engine", "deepspeed", "--stage", "1", "--ga", "4"];
 
-/// Arguments that have a run print its report for programs.
+/// The arguments with which a run prints its report as JSON.
 const JSON: [&str; 2] = ["--output-format", "json"];
 
-/// Asserts that a run of DeepSpeed 0.18.9 found its bug.
+/// Asserts that a run of DeepSpeed 0.18.9 found the boundary leak.
 fn assert_leak((code, report, said): (Option<i32>, String, String)) {
     let report: Report = serde_json::from_str(&report).unwrap_or_else(|_| panic!("{said}"));
     let codes: Vec<_> = report.findings.iter().map(|finding| finding.code.as_str()).collect();
@@ -107,7 +108,8 @@ fn the_archive_has_the_sum_that_is_said_and_all_that_goes_with_the_program() {
 #[test]
 #[ignore = "needs what `cargo xtask dist` builds"]
 fn the_wheel_is_for_machines_as_old_as_those_that_torch_runs_on() {
-    // Of zprobe-native the name depends on the machine that built it: a C++ compiler linked it.
+    // The name of zprobe-native's wheel depends on the machine that built the wheel: a C++ compiler linked
+    // the program.
     file(&dist(), "zprobe-", "-py3-none-manylinux_2_28_x86_64.whl");
     file(&dist(), "zprobe_native-", "_x86_64.whl");
 }

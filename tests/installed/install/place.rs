@@ -1,4 +1,4 @@
-//! Places to install into, and commands there.
+//! Directories to install into, and commands in these directories.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,18 +9,19 @@ use tempfile::TempDir;
 
 use super::interpreter;
 
-/// Variables that choose an interpreter, or configure zprobe; none reaches a command.
+/// The variables that choose an interpreter or configure zprobe; all are removed from the environment of a
+/// command.
 const UNSET: [&str; 5] =
     ["VIRTUAL_ENV", "CONDA_PREFIX", "ZPROBE_PYTHON", "LIBTORCH", "LD_LIBRARY_PATH"];
 
-/// Directory that `cargo xtask dist` has filled.
+/// The directory that `cargo xtask dist` has filled.
 pub fn dist() -> PathBuf {
     std::env::var_os("ZPROBE_TEST_DIST")
         .expect("ZPROBE_TEST_DIST names the directory that `cargo xtask dist` prints")
         .into()
 }
 
-/// The file or directory whose name begins and ends like this.
+/// The only file or directory whose name begins and ends with these texts.
 pub fn file(dir: &Path, start: &str, end: &str) -> PathBuf {
     let names = fs::read_dir(dir).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
     let found: Vec<_> = names.filter(|it| it.starts_with(start) && it.ends_with(end)).collect();
@@ -28,7 +29,7 @@ pub fn file(dir: &Path, start: &str, end: &str) -> PathBuf {
     dir.join(&found[0])
 }
 
-/// Exit code, standard output and standard error of a command.
+/// The exit code, standard output and standard error of a command.
 pub fn output(command: &mut Command) -> (Option<i32>, String, String) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -39,18 +40,18 @@ pub fn output(command: &mut Command) -> (Option<i32>, String, String) {
 pub struct Place(TempDir);
 
 impl Place {
-    /// A place.
+    /// Makes a new directory for a test.
     pub fn new() -> Self {
         let environment = Environment::under_test();
         Self(tempfile::tempdir_in(environment.0.ancestors().nth(2).unwrap()).unwrap())
     }
 
-    /// Path of the directory.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// A command that works in this directory, with no environment active.
+    /// A command whose working directory is this one, without an active environment.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.path()).env("ZPROBE_DEVICE", "cpu");
@@ -60,7 +61,7 @@ impl Place {
         command
     }
 
-    /// An environment with nothing in it.
+    /// A new, empty virtual environment below this directory.
     pub fn new_environment(&self, name: &str) -> Environment {
         let path = self.path().join(name);
         let mut uv = self.command("uv");
@@ -70,8 +71,8 @@ impl Place {
         Environment(path)
     }
 
-    /// A copy of the environment under test, of links to the same files: nothing that is installed writes into
-    /// a file that is there.
+    /// A copy of the environment under test, made of hard links to the same files: an installation never
+    /// writes into an existing file.
     pub fn copy_of_the_environment(&self) -> Environment {
         let path = self.path().join("with-torch");
         let mut cp = self.command("cp");
@@ -91,12 +92,12 @@ impl Environment {
         Self(interpreter::python().ancestors().nth(2).unwrap().to_owned())
     }
 
-    /// Path of the environment.
+    /// The path of the environment.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Installs the wheels whose names begin like this, and nothing from an index.
+    /// Installs the wheels whose names begin with these texts, and nothing from an index.
     pub fn install(&self, wheels: &[&str]) {
         let mut uv = Command::new("uv");
         uv.args(["pip", "install", "--no-index", "--python"]).arg(&self.0);
@@ -105,7 +106,7 @@ impl Environment {
         assert_eq!(code, Some(0), "{said}");
     }
 
-    /// The zprobe that is installed here.
+    /// The command of the zprobe that is installed in this environment.
     pub fn zprobe(&self, place: &Place) -> Command {
         place.command(self.0.join("bin/zprobe"))
     }

@@ -1,4 +1,4 @@
-//! Texts of issues in `docs/issues`: what `zprobe issue --print` makes of a run of today.
+//! Texts of issues in `docs/issues`, compared with the output of `zprobe issue --print` on a new run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::page::Installed;
 use super::place::Place;
 use super::{root, same};
 
-/// Names of the texts, each with its engine and the flags of the run.
+/// The names of the texts, each with the package of its engine and the flags of the run.
 pub const ISSUES: &[(&str, &str, &str)] = &[
     (
         "deepspeed-stage3-stale-gradient",
@@ -33,7 +33,8 @@ fn path(name: &str) -> PathBuf {
     root().join("docs/issues").join(name).with_extension("md")
 }
 
-/// The text without the machine on which it was made: what it is, and what the engine's own script says of it.
+/// The text without the facts about the machine: its system, and the output of the engine's own script about
+/// the machine.
 fn without_machine(text: &str) -> String {
     let facts = [
         (r"(?m)^ - (OS|GPU count and types|Python version): .*$", " - $1: …"),
@@ -49,7 +50,8 @@ fn without_machine(text: &str) -> String {
     })
 }
 
-/// Makes the run and its issue. The result says where the text is not what the file holds; or the file is corrected.
+/// Makes the run and its issue. Returns the difference between the file and the new text, or corrects the
+/// file with `ZPROBE_BLESS`.
 fn difference(name: &str, package: &str, flags: &str) -> Option<String> {
     let mut place = Place::new();
     place.have(&[Installed { package: package.to_owned(), dir: ".venv".into() }]);

@@ -1,19 +1,20 @@
-//! Output of a command as a page has it, compared with what was printed.
+//! Compares the output of a command on a page with the printed output.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 use snapbox::{Assert, IntoData as _};
 
-/// A line for lines that the page leaves out.
+/// A line of a page that stands for left-out lines.
 const LEFT_OUT: &str = "...";
 
-/// Parts of output that differ from one run or machine to the next, and the word that stands for each.
+/// Patterns of output that differs from one run or machine to the next, and the text that replaces each
+/// match.
 const VARIES: &[(&str, &str)] = &[
     (r"\b\d{8}T\d{6}Z-\d+", "RUN"),
     (r"\b\d+ min \d+ s\b", "TIME"),
     (r"\b\d+(\.\d+)? (s|ms|seconds)\b", "TIME"),
-    // Sizes of files in a zip, which have times in them.
+    // The sizes of files in a zip vary, because the files contain times.
     (r"(?m)^ +\d+  (\S+\.\w+ |as a zip)", "SIZE $1"),
     (r"/[^\s:]*/(bin|shims)/python3?(\.\d+)?\b", "PYTHON"),
     (r"/[^\s:]*/zprobe/envs/[^\s:/]*", "ENVIRONMENT"),
@@ -21,7 +22,7 @@ const VARIES: &[(&str, &str)] = &[
     (r" +(TIME)", " $1"),
 ];
 
-/// The text without what varies.
+/// The text with all varying parts replaced.
 fn steady(text: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         VARIES.iter().map(|(pattern, word)| (Regex::new(pattern).unwrap(), *word)).collect()
@@ -31,14 +32,14 @@ fn steady(text: &str) -> String {
         .fold(text.to_owned(), |text, (rule, word)| rule.replace_all(&text, *word).into_owned())
 }
 
-/// The difference between what the page says and what was printed; none where they are the same.
+/// The difference between the page and the printed output; `None` if they are the same.
 pub fn difference(said: &str, printed: &str) -> Option<String> {
     let compared =
         Assert::new().try_eq(None, steady(printed).into_data(), steady(said).into_data());
     compared.err().map(|error| anstream::adapter::strip_str(&error.to_string()).to_string())
 }
 
-/// Output as the page should have it: all that was printed, but for the lines that it leaves out.
+/// The output that the page should have: all printed lines, except those that the page leaves out.
 pub fn corrected(said: &str, printed: &str) -> String {
     let said: Vec<&str> = said.lines().collect();
     let printed: Vec<&str> = printed.lines().collect();

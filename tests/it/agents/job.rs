@@ -1,4 +1,4 @@
-//! A job of several zprobe processes that stand for machines: each has a directory of its own.
+//! A job of several zprobe processes that simulate machines: each has a directory of its own.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -19,17 +19,17 @@ pub struct Job {
     dir: TempDir,
 }
 
-/// A process of a job that has ended.
+/// The result of a process of a job.
 pub struct Node {
-    /// Exit code; none if it was killed.
+    /// The exit code; `None` if a signal killed the process.
     pub code: Option<i32>,
-    /// Standard output.
+    /// The text on standard output.
     pub stdout: String,
-    /// Standard error.
+    /// The text on standard error.
     pub stderr: String,
 }
 
-/// `zprobe run` of a fixture's ranks, and nothing of zprobe's in its environment.
+/// `zprobe run` with the ranks of a fixture, and without zprobe's variables in the environment.
 pub fn zprobe(dir: &Path, program: &str, flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
     for (name, _) in std::env::vars_os() {
@@ -45,14 +45,14 @@ pub fn zprobe(dir: &Path, program: &str, flags: &[&str]) -> Command {
     command
 }
 
-/// A port that nobody listens at.
+/// A port on which no process listens.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     listener.local_addr().expect("its address").port()
 }
 
 impl Job {
-    /// Starts two nodes with two ranks each; `flags` are those of all, and of each.
+    /// Starts two nodes with two ranks each; `flags` are passed to both nodes, `of_each` to single nodes.
     pub fn start(program: &str, flags: &[&str], of_each: [&[&str]; 2]) -> Self {
         let endpoint = format!("127.0.0.1:{}", free_port());
         Self::start_with(2, |node, dir| {
@@ -88,13 +88,13 @@ impl Job {
         Pid::from_raw(self.children[node].id().cast_signed())
     }
 
-    /// Run directory of a node's own ranks.
+    /// The run directory of a node's own ranks.
     fn run_dir(&self, node: usize) -> PathBuf {
         let run = self.dir.path().join(node.to_string()).join("run");
         if node == 0 { run } else { run.join(format!("agent-{node}")) }
     }
 
-    /// Records of the trace that a node has written so far, of its run or of the first repeat.
+    /// The records that a node has written so far to the trace of its run, or of the first repeat.
     pub fn records(&self, node: usize) -> Vec<Record> {
         let run_dir = self.run_dir(node);
         let first = run_dir.join("repeat-0");
@@ -103,7 +103,7 @@ impl Job {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits until all these ranks are up, and returns the process ids of all.
+    /// Waits until this number of ranks is ready, and returns the process ids of all ranks.
     pub fn wait_for_ranks(&self, node: usize, ranks: usize) -> Vec<Pid> {
         loop {
             let records = self.records(node);
@@ -115,7 +115,7 @@ impl Job {
         }
     }
 
-    /// Waits for all processes.
+    /// Waits for the end of all processes, and returns their results.
     pub fn end(&mut self) -> Vec<Node> {
         let mut nodes = Vec::new();
         for (node, child) in self.children.iter_mut().enumerate() {
@@ -128,7 +128,7 @@ impl Job {
         nodes
     }
 
-    /// True if a node has left something in its directory.
+    /// True if a node's directory has an entry of this name.
     pub fn has_left(&self, node: usize, name: &str) -> bool {
         self.dir.path().join(node.to_string()).join(name).exists()
     }
@@ -144,7 +144,7 @@ impl Drop for Job {
 }
 
 impl Node {
-    /// The report on standard output.
+    /// The report on standard output, as JSON.
     pub fn report(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
             panic!(
@@ -154,7 +154,7 @@ impl Node {
         })
     }
 
-    /// Code and message of each finding, with its rank.
+    /// The code, the rank and the message of each finding, as one text.
     pub fn findings(&self) -> Vec<String> {
         let report = self.report();
         let findings = report["findings"].as_array().expect("findings");
@@ -172,7 +172,7 @@ fn spawned(record: &Record) -> Option<Pid> {
     }
 }
 
-/// True if a process is gone, or dead and waited for by nobody yet.
+/// True if a process has ended, even if its parent has not waited for it yet.
 pub fn is_gone(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))

@@ -1,12 +1,12 @@
-//! Processes, machines and ranks that are lost in the middle of a run: every process that is left ends by
-//! itself, with a report, and leaves nothing running.
+//! Processes, machines and ranks that are lost in the middle of a run. Every remaining process ends by
+//! itself, with a report, and leaves no process running.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::job::{Job, Node, is_gone};
 
-/// A run whose ranks sleep, and the process ids of all of them.
+/// A run whose ranks sleep, and the process ids of all ranks.
 fn sleeping(flags: &[&str]) -> (Job, Vec<Pid>) {
     let job = Job::start("rank.py sleeps", flags, [&[], &[]]);
     let ranks = job.wait_for_ranks(0, 4);
@@ -89,7 +89,7 @@ fn an_interrupt_of_any_process_ends_the_run() {
     }
 }
 
-/// Process id of a rank.
+/// The process id of a rank.
 fn ranks_of(job: &Job, wanted: usize) -> Pid {
     let pid = job.records(0).iter().find_map(|record| match record.event {
         zprobe_model::trace::Event::RankSpawned { rank, pid, .. } if rank == wanted => Some(pid),

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::job::{Job, free_port, zprobe};
 
-/// A report without what differs from run to run: the processes.
+/// A report without the parts that differ from run to run: the process ids and logs of ranks.
 fn lasting(report: &Value) -> Value {
     let mut report = report.clone();
     for rank in report["ranks"].as_array_mut().unwrap() {
@@ -73,7 +73,7 @@ fn strangers_at_the_port_hold_nothing_up() {
     let endpoint = format!("127.0.0.1:{port}");
     let mut job = Job::start_with(2, |node, dir| {
         if node == 1 {
-            // Before the second process comes: one that talks, and one that says nothing.
+            // Two strangers connect before the second process: one sends a request, and one sends nothing.
             let stranger = || loop {
                 match TcpStream::connect(&endpoint) {
                     Ok(stream) => return stream,

@@ -1,5 +1,5 @@
 //! Runs that several zprobe processes make together, as on several machines. The ranks are those of
-//! `fixtures/ranks`: nothing here needs a Python package, a launcher or a network.
+//! `fixtures/ranks`, so the tests need no Python package, no launcher and no network.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! Jobs whose processes do not fit together: every process exits with 2, and says why.
+//! Jobs whose processes do not fit together: every process exits with 2, and prints the reason.
 
 use std::process::Command;
 
@@ -59,7 +59,7 @@ fn a_script_is_watched_from_before_its_launcher() {
     assert!(said.contains("put it before the launcher"), "{said}");
 }
 
-/// Variables of a launcher and flags beside them, and what the refusal says.
+/// Variables of a launcher, flags in addition to them, and a part of the refusal.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
 
 #[test]

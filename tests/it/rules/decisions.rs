@@ -168,7 +168,7 @@ fn a_wrong_norm_by_which_the_gradient_was_clipped_is_the_only_finding() {
     for rank in 0..2 {
         edit(&mut trace, rank, doubled);
     }
-    // The norm is twice too large, and the optimizer gets half of what it should get.
+    // The norm is twice too large, so the optimizer gets half of the correct gradient.
     for rank in 0..2 {
         scale_optimizer_input(&mut trace, rank, 0.5);
     }
@@ -194,7 +194,7 @@ fn a_gradient_that_one_rank_did_not_clip_is_told_from_one_of_another_scale() {
     assert!(message.contains(&said), "{message}");
 }
 
-/// Multiplies all gradients that the optimizer of a rank consumes.
+/// Multiplies all gradients that the optimizer of a rank consumes by a factor.
 fn scale_optimizer_input(trace: &mut Trace, rank: usize, factor: f64) {
     edit(trace, rank, |event| {
         if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
@@ -357,8 +357,8 @@ fn a_bucket_is_what_it_says_it_is() {
     }
 }
 
-/// A trace in which both ranks flush a bucket with these parameters, and what the optimizers consumed is nonsense if
-/// asked for.
+/// The report on a run in which each rank flushes a bucket with these parameters. With `nonsense`, the
+/// optimizers consume values that no weights explain.
 fn with_buckets(orders: [[usize; 3]; 2], nonsense: bool) -> Report {
     let mut simulation = Simulation::new(request(), Cut::EachParameter);
     if nonsense {
@@ -395,11 +395,11 @@ fn buckets_of_other_parameters_are_the_reason_where_no_weights_explain_a_gradien
     assert_eq!(finding.consequences[0].code, "ZP107");
     let alike = with_buckets([[2, 1, 0], [2, 1, 0]], true);
     assert!(alike.findings.iter().all(|it| it.code == "ZP107"), "{:#?}", alike.findings);
-    // Engines that sort what is in a bucket do not mind.
+    // Engines that sort the parameters of a bucket are not affected by the order.
     assert_eq!(with_buckets([[0, 1, 2], [2, 1, 0]], false).verdict, Verdict::Clean);
 }
 
-/// A trace in which so many of the last elements that rank 1 holds were not recognised.
+/// A trace in which the last `short` elements of rank 1 were not recognised.
 fn unread_tail(short: usize) -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     edit(&mut trace, 1, |event| {
@@ -493,7 +493,7 @@ fn a_gradient_that_is_zero_in_all_samples_is_not_called_lost() {
             }
         });
         assert!(!lost.is_empty());
-        // Both have the same samples, and the average is one over two ranks.
+        // Both points have the same samples, and the average over two ranks is the expected value.
         for rank in 0..2 {
             edit(&mut trace, rank, |event| {
                 if let Event::Buffer {
@@ -516,7 +516,8 @@ fn a_gradient_that_is_zero_in_all_samples_is_not_called_lost() {
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
 }
 
-/// A right script's trace with a second term in each loss, summed over padding or not, and divided as the first.
+/// The report on a correct script's trace with a second term in each loss. The second term is divided like
+/// the first, and is summed over padding or not.
 fn beside_a_term(sees_padding: bool) -> Report {
     let mut trace = recorded("script-clean");
     for rank in 0..2 {
@@ -545,8 +546,8 @@ fn a_term_without_the_mask_of_the_other_is_found() {
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
 }
 
-/// A right script's trace in whose last step the loss of microbatch 1 weighs twice as much: by a divisor, or by a weight
-/// that the script has for it.
+/// The report on a correct script's trace in whose last step the loss of microbatch 1 weighs twice as much:
+/// by a divisor, or by a weight that the script applies.
 fn heavy_in_one_step(divides: bool) -> Report {
     let mut trace = recorded("script-clean");
     for rank in 0..2 {

@@ -1,5 +1,4 @@
-//! Slips in a few elements: they are named with their elements, and with weights only where these are
-//! certain.
+//! Slips in a few elements: findings name the elements, and name weights only if the weights are certain.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -21,8 +20,8 @@ fn request(world_size: usize, ga: usize) -> SpecRequest {
 
 type Slip = fn(Place<'_>, f64, f64) -> f64;
 
-/// Slips, each with its rule, and the weight that it makes of a gradient's, given the place, the right weight and
-/// the world size.
+/// The slips, each with its rule, its name, and the function that changes a gradient's weight. The function
+/// gets the place, the right weight and the world size.
 const SLIPS: &[(&str, &str, Slip)] = &[
     ("ZP102", "nothing arrives", |_, _, _| 0.0),
     ("ZP104", "own alone", |at, w, world| if at.source.1 == at.owner { world * w } else { 0.0 }),
@@ -30,7 +29,7 @@ const SLIPS: &[(&str, &str, Slip)] = &[
     ("ZP102", "without microbatch 1", |at, w, _| if at.source.2 == 1 { 0.0 } else { w }),
     ("ZP105", "halved", |_, w, _| w / 2.0),
     ("ZP106", "left over", |at, w, _| if at.source.0 + 1 == at.step { 1.0 } else { w }),
-    // Slips without a name.
+    // The following slips have no named pattern.
     ("ZP107", "odd", |at, w, _| if at.source.1 == 0 && at.source.2 == 0 { 5.0 * w } else { -w }),
     (
         "ZP107",
@@ -44,8 +43,9 @@ fn wrong(report: &Report) -> impl Iterator<Item = &Contribution> {
     entries.filter(|entry| entry.point == Point::OptimizerInput && !entry.as_planned)
 }
 
-/// Settings of the random cases: a fixed seed, and a random one with `ZPROBE_TEST_FULL`. Once in some thousand cases the
-/// weights of a few elements are read wrongly, because other weights explain these elements as well.
+/// The settings of the random cases: a fixed seed, or a random one with `ZPROBE_TEST_FULL`. Once in some
+/// thousand cases the weights of a few elements are read wrongly, because other weights explain these
+/// elements as well.
 fn config() -> ProptestConfig {
     let is_full = std::env::var_os("ZPROBE_TEST_FULL").is_some();
     let rng_seed = if is_full { RngSeed::Random } else { RngSeed::Fixed(1) };
@@ -122,7 +122,7 @@ fn the_last_element_of_each_partition_is_named_with_what_it_holds() {
             let param = params.iter().find(|param| param.range().contains(element)).unwrap();
             text.contains(&format!("{}[{}]", param.name, *element - param.offset))
         };
-        // One of them may hold the right value by chance.
+        // One of the elements may hold the right value by chance.
         assert!(last.iter().filter(is_named).count() >= 3, "{what}: {last:?} in {finding:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The ranks that ZP902 names: those that hang, and those that wait for them.
+//! The ranks that ZP902 names: ranks that hang, and ranks that wait for them.
 
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::{Engine, Observation, SpecRequest};
@@ -7,7 +7,7 @@ use zprobe_model::trace::{CollectiveOp, Event, Frame, Meeting, Record, Trace, Wa
 use super::scenarios::request;
 use crate::simulator::{Cut, Simulation};
 
-/// A run of two ranks that ends with this event, before either of them was done.
+/// A run of two ranks that ends with this event, before either rank had finished.
 fn ended_by(engine: Engine, observe: Observation, end: Event) -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     trace.records.retain(|record| {
@@ -27,7 +27,7 @@ fn silent(silent: &[usize]) -> Event {
     Event::TimedOut { silent: silent.to_vec(), timeout_s: 5, waiting: vec![] }
 }
 
-/// The message of the only finding; true if its evidence says that it is not known who waits.
+/// The message of the only finding; true if its evidence says that the waiting ranks are not known.
 fn said(trace: &Trace) -> (String, bool) {
     let report = diagnose(trace);
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
@@ -62,7 +62,7 @@ fn ranks_that_wait_are_no_part_of_what_hangs() {
     assert_eq!(diagnose(&trace).findings[0].rank, Some(1));
 }
 
-/// The stack of a rank, the innermost call first, as files and functions.
+/// The stack of a rank, the innermost call first; each call is given as a file and a function.
 fn stack(rank: usize, calls: &[(&str, &str)]) -> Event {
     let frame = |&(file, function): &(&str, &str)| Frame {
         file: file.to_owned(),

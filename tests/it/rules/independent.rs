@@ -1,4 +1,4 @@
-//! Two bugs in one run: each is named, with its own consequences and none of the other's.
+//! Two bugs in one run: each is named with its own consequences and without those of the other bug.
 
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::SpecRequest;
@@ -14,9 +14,9 @@ struct Lost {
     step: usize,
     rank: usize,
     microbatch: usize,
-    /// Place of the parameter in the flat order.
+    /// The index of the parameter in the flat order.
     param: usize,
-    /// True if the parameter's hook does not fire then.
+    /// True if the parameter's hook does not fire for the lost gradient.
     silent: bool,
 }
 
@@ -61,7 +61,7 @@ fn consequences(finding: &Finding) -> Vec<(&str, &str)> {
     finding.consequences.iter().map(|it| (it.code.as_str(), it.message.as_str())).collect()
 }
 
-/// Code, step, rank, microbatch and parameter of a finding.
+/// The code, step, rank, microbatch and parameter of a finding.
 type Named<'a> = (&'a str, Option<usize>, Option<usize>, Option<usize>, Option<&'a str>);
 
 fn places(report: &Report) -> Vec<Named<'_>> {
@@ -107,7 +107,7 @@ fn a_gradient_that_no_hook_lost_is_no_consequence_of_one_that_did() {
             ("ZP201", hook.0, hook.1, hook.2, Some(a.as_str())),
         ];
         let mut seen = places(&report);
-        // The rank whose optimizer holds the parameter does not matter here.
+        // The rank whose optimizer holds the parameter does not matter in this comparison.
         seen[0].2 = missing.1;
         assert_eq!(seen, expected, "{:#?}", report.findings);
         let under = |number: usize| consequences(&report.findings[number]);
@@ -116,11 +116,10 @@ fn a_gradient_that_no_hook_lost_is_no_consequence_of_one_that_did() {
     }
 }
 
-/// A change of what an optimizer consumes.
+/// A change of the values that an optimizer consumes.
 type Change = fn(&mut [f32]);
 
-/// The trace of a run in which a rank's optimizer consumed changed values, with the step of each
-/// change.
+/// The trace of a run in which the optimizer of rank 1 consumed changed values, with the step of each change.
 fn changed(changes: &[(usize, Change)]) -> Trace {
     let mut trace = Simulation::new(request(), Cut::Replicated).trace();
     edit(&mut trace, 1, |event| {
@@ -139,14 +138,15 @@ fn changed(changes: &[(usize, Change)]) -> Trace {
     trace
 }
 
-/// Values of which no gradient of the run is a part, and of which none lies elsewhere.
+/// Overwrites values with foreign ones, which no gradient of the run explains and which are not displaced
+/// gradients.
 fn foreign(values: &mut [f32]) {
     for (at, value) in values.iter_mut().enumerate() {
         *value = ((at * at * 7 + at * 3) % 13) as f32 + 100.0;
     }
 }
 
-/// Codes of the findings about what optimizers consumed, with the step in which each begins.
+/// The codes of the findings about the optimizers' input, with the step in which each begins.
 fn consumed(report: &Report) -> Vec<(&str, Option<usize>)> {
     let is_about = |it: &&Finding| ["ZP107", "ZP402"].contains(&it.code.as_str());
     report.findings.iter().filter(is_about).map(|it| (it.code.as_str(), it.step)).collect()
@@ -161,15 +161,16 @@ fn foreign_data_in_a_later_step_is_no_consequence_of_slices_that_were_displaced_
     let report = diagnose(&changed(&[(0, shifted), (1, shifted)]));
     assert_eq!(consumed(&report), [("ZP402", Some(0))]);
     assert!(report.findings[0].evidence.iter().any(|it| it == "seen in steps 0 and 1"));
-    // Another one in the later step is a finding of its own.
+    // Another displacement in the later step is a finding of its own.
     let report = diagnose(&changed(&[(0, shifted), (1, |values| values.rotate_left(3))]));
     assert_eq!(consumed(&report), [("ZP402", Some(0)), ("ZP402", Some(1))]);
 }
 
-/// Number of elements in a displaced piece that says too little by itself.
+/// The number of elements in a displaced piece that is too short to be recognised by itself.
 const SHORT: usize = 12;
 
-/// Puts what lies five elements further on at the beginning of these parts of the flat order.
+/// Overwrites a short piece at each start with the piece that lies five elements further on in the flat
+/// order.
 fn displace(values: &mut [f32], starts: &[usize]) {
     for &start in starts {
         values.copy_within(start + 5..start + 5 + SHORT, start);
@@ -185,7 +186,7 @@ fn short_pieces_that_are_displaced_alike_are_found_together() {
     assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
     let message = &report.findings[0].message;
     assert!(message.contains("5 elements too far to the front"), "{message}");
-    // One of them says too little.
+    // A single short piece is not recognised.
     let report = diagnose(&changed(&[(0, |values| displace(values, &[344]))]));
     assert!(consumed(&report).iter().all(|(code, _)| *code == "ZP107"), "{report:#?}");
 }
@@ -208,7 +209,8 @@ fn own_gradients_at_another_place_are_found_as_such() {
         if let Event::Buffer { step: Some(0), point: Point::OptimizerInput, payload, .. } = event {
             let mut values: Vec<f32> =
                 payload.values().unwrap().into_iter().map(|value| value as f32).collect();
-            // The last of the model's parameters, from the beginning of the second.
+            // The values of the last parameter are replaced by those from the beginning of the second
+            // parameter.
             values[344..].copy_from_slice(&own[34..][..39]);
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             *payload = Payload::new(payload.dtype, &bytes, payload.norm.unwrap_or_default());
@@ -234,7 +236,7 @@ fn gradients_that_were_added_to_those_of_other_elements_are_found_as_such() {
     assert!(finding.message.contains("slices overlap"), "{}", finding.message);
     assert!(finding.evidence[0].contains("30 elements from"), "{}", finding.evidence[0]);
     assert!(finding.evidence.iter().any(|it| it == "seen in steps 0 and 1"));
-    // Added where they belong themselves, they are gradients that count twice.
+    // Gradients added at their own places count twice.
     let report = diagnose(&changed(&[(0, |values| values.iter_mut().for_each(|it| *it *= 2.0))]));
     assert!(consumed(&report).is_empty(), "{report:#?}");
 }

@@ -1,4 +1,4 @@
-//! The place where the journey departs from the plan, and the places before it that were right.
+//! The place where the journey departs from the plan, and the correct places before it.
 
 use zprobe_model::trace::Point;
 use zprobe_report::{Report, Verdict};

@@ -1,4 +1,4 @@
-//! The line of each machine.
+//! The line of each machine in the terminal report.
 
 use zprobe_diagnose::diagnose;
 use zprobe_model::trace::{AgentLoss, Event, Outcome, Record, Trace};
@@ -7,7 +7,7 @@ use zprobe_report::render::machines;
 use super::scenarios::request;
 use crate::simulator::{Cut, Simulation};
 
-/// A run of two ranks, each of which is on a machine of its own where these have names.
+/// A run of two ranks; with `names`, each rank is on a machine of that name.
 fn trace(simulation: &Simulation, names: &[&str]) -> Trace {
     let mut trace = simulation.trace();
     for (rank, name) in names.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The diagnosis of more ranks than a single partition can tell apart: partitions are decoded
-//! together.
+//! The diagnosis of runs in which a partition is shorter than the code, because there are many ranks:
+//! partitions are decoded together.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use zprobe_report::{Form, Report, Verdict};
 
 use crate::simulator::Simulation;
 
-/// A number of ranks at which partitions are shorter than the code.
+/// The number of ranks, at which partitions are shorter than the code.
 const RANKS: usize = 256;
 
 fn simulation(lost: &[(usize, usize, usize)]) -> Simulation {
@@ -54,7 +54,7 @@ fn change_input(
     }
 }
 
-/// Number of ranks whose partition is more than padding.
+/// The number of ranks whose partition is more than padding.
 fn holders() -> usize {
     let numel = simulation(&[]).plan.numel();
     numel.div_ceil(numel.div_ceil(RANKS))

@@ -1,5 +1,5 @@
-//! The rules against traces: recorded ones of real faulty and healthy runs, and simulated ones.
-//! Needs no libtorch.
+//! Tests of the rules on traces: recorded traces of real faulty and healthy runs, and simulated ones. The
+//! tests need no libtorch.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -46,7 +46,7 @@ fn named(name: &str) -> Report {
     report(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(name))
 }
 
-/// Reports on every recorded trace, then on every simulated one.
+/// The reports on all recorded traces, then on all simulated ones, by name.
 fn reports() -> Vec<(String, Report)> {
     let recorded = traces().into_iter().map(|(name, path)| (name, report(&path)));
     let simulated = scenarios::scenarios().into_iter();
@@ -196,7 +196,7 @@ fn the_terminal_report_of_a_real_engine_that_did_not_agree_on_an_overflow() {
     insta::assert_snapshot!(simulated_report("simulated-overflow-seen-by-one-rank"));
 }
 
-/// Surroundings of a run that was recorded where runs are.
+/// The surroundings of a run that was recorded in the default directory of runs.
 fn surroundings() -> Surroundings<'static> {
     Surroundings {
         run_dir: Some(".zprobe/runs/20260101T000000Z-1"),
@@ -260,7 +260,7 @@ fn no_line_of_a_terminal_report_is_wider_than_the_terminal() {
     }
 }
 
-/// The trace of a healthy run, with its records edited.
+/// The report on the trace of a healthy run, with its records edited.
 fn edited(
     name: &str,
     edit: impl Fn(&mut serde_json::Value) -> bool,

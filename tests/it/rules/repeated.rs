@@ -1,4 +1,4 @@
-//! Repeats of a run: the differences between them, and their findings.
+//! Repeats of a run: the differences between them, and the findings about the differences.
 
 use zprobe_diagnose::repeats::Repeats;
 use zprobe_model::spec::{Model, SpecRequest};
@@ -19,8 +19,8 @@ fn report(repeats: Vec<Trace>) -> Report {
     seen.report()
 }
 
-/// The trace of a healthy run, but for an element of the optimizer input of rank 1, which differs
-/// from step `from` on.
+/// The trace of a healthy run in which one element of the optimizer input of rank 1 differs from step `from`
+/// on.
 fn disturbed(from: usize, element: usize) -> Trace {
     let mut trace = healthy();
     edit(&mut trace, 1, |event| {
@@ -38,7 +38,7 @@ fn disturbed(from: usize, element: usize) -> Trace {
     trace
 }
 
-/// The report on five repeats, of which the fourth differs.
+/// The report on five repeats, the fourth of which differs.
 pub fn one_of_five_differs() -> Report {
     report(vec![healthy(), healthy(), healthy(), disturbed(1, 40), healthy()])
 }

@@ -1,5 +1,5 @@
-//! The diagnosis of a large model, of which only samples are recorded: whole windows of every
-//! piece, with its first and its last element.
+//! The diagnosis of a large model with recorded samples. The samples are whole windows of every piece,
+//! including the first and the last element of the piece.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn simulation(cut: &Cut) -> Simulation {
     Simulation::new(request, cut.clone())
 }
 
-/// Segments that are recorded, each with its place in the buffer.
+/// The recorded segments, each with its place in the buffer.
 type Windows = Vec<(usize, Segment)>;
 
 /// The first and the last window of each piece.
@@ -43,7 +43,7 @@ fn windows(segments: &[Segment], length: usize) -> Windows {
     windows
 }
 
-/// Segments that a rank records of the whole model: windows of every part that some rank holds.
+/// The segments that a rank records of the whole model: windows of every part that some rank holds.
 fn cut_everywhere(segments: &[Segment], partitions: &[Vec<Segment>]) -> Vec<Segment> {
     let ends = |param| {
         let held = partitions.iter().flatten().filter(move |held| held.param == param);
@@ -67,7 +67,7 @@ fn cut_everywhere(segments: &[Segment], partitions: &[Vec<Segment>]) -> Vec<Segm
     parts
 }
 
-/// The trace with nothing but samples in its buffers, as `sampler.py` takes them.
+/// The trace with only samples in its buffers, as `sampler.py` takes them.
 fn sampled(simulation: &Simulation) -> Trace {
     let mut trace = simulation.trace();
     let length = Plan::code(&simulation.spec).length();
@@ -165,7 +165,7 @@ fn a_rank_that_leaves_out_the_end_of_a_piece_is_no_clean_run() {
     assert_eq!(report.verdict, Verdict::Inconclusive);
 }
 
-/// The report after a change of the norm of one rank's buffers at a point, in step 0.
+/// The report after a change of the norm of rank 1's buffers at a point, in step 0.
 fn with_norm(point: Point, norm: Option<f64>) -> Report {
     let mut trace = sampled(&simulation(&Cut::Replicated));
     for record in trace.records.iter_mut().filter(|record| record.rank == Some(1)) {

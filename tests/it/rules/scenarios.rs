@@ -31,7 +31,7 @@ pub fn fp16() -> SpecRequest {
     SpecRequest { dtype, grad_accum_dtype: dtype, comm_dtype: dtype, ..request() }
 }
 
-/// Changes events of one rank.
+/// Changes the events of one rank.
 pub fn edit(trace: &mut Trace, rank: usize, mut change: impl FnMut(&mut Event)) {
     for record in trace.records.iter_mut().filter(|record| record.rank == Some(rank)) {
         change(&mut record.event);
@@ -57,7 +57,7 @@ pub fn crash(trace: &mut Trace, rank: usize, before: impl Fn(&Event) -> bool, me
     });
 }
 
-/// The last rank's partition ends before the model does.
+/// The scenario of a rank whose partition ends before the model does.
 fn tail_held_by_nobody() -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     edit(&mut trace, 1, |event| {
@@ -70,7 +70,8 @@ fn tail_held_by_nobody() -> Trace {
     trace
 }
 
-/// DeepSpeed before 0.18.0: the rank with the infinity skips the step, the other one takes it.
+/// The scenario of DeepSpeed before 0.18.0: the rank with the infinity skips the step, and the other rank
+/// takes it.
 fn overflow_seen_by_one_rank() -> Trace {
     let request = SpecRequest { shapes: vec![Shape::InfinityOnOneRank], ..fp16() };
     let mut simulation = Simulation::new(request, Cut::Flat);
@@ -90,8 +91,8 @@ fn step_skipped_without_reason() -> Trace {
     simulation.trace()
 }
 
-/// DeepSpeed before 0.18.5, where it takes the wrong optimizer class: the norm is 65536 times too
-/// large.
+/// The scenario of DeepSpeed before 0.18.5, which chooses the wrong optimizer class: the norm is 65536 times
+/// too large.
 fn norm_times_65536() -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     for rank in 0..2 {
@@ -114,7 +115,7 @@ fn other_collective_on_one_rank() -> Trace {
     trace
 }
 
-/// DeepSpeed with torch 2.0: no hook fires, and the first reduction finds an empty bucket.
+/// The scenario of DeepSpeed with torch 2.0: no hook fires, and the first reduction finds an empty bucket.
 fn hooks_never_fired() -> Trace {
     let mut trace = Simulation::new(request(), Cut::Flat).trace();
     for rank in 0..2 {
@@ -144,8 +145,8 @@ fn hooks_never_fired() -> Trace {
     trace
 }
 
-/// DeepSpeed #8443, Muon under ZeRO-3: each reduction orthogonalises, and there is one for each
-/// microbatch.
+/// The scenario of DeepSpeed #8443, Muon under ZeRO-3: every reduction orthogonalises the gradients, and
+/// there is one reduction for each microbatch.
 fn each_microbatch_orthogonalised() -> Trace {
     orthogonalised(|_| true)
 }

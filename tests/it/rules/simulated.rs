@@ -1,5 +1,5 @@
-//! The diagnosis of simulated engines: a correct one is always clean, however it cuts the model and
-//! whatever the shapes; a single slip is found where it is.
+//! The diagnosis of simulated engines. A correct engine is always clean, for every cut of the model and all
+//! shapes; a single slip is found at its place.
 
 use proptest::prelude::*;
 use zprobe_diagnose::diagnose;
@@ -11,7 +11,7 @@ use zprobe_report::{Report, Verdict};
 use super::scenarios::crash;
 use crate::simulator::{Cut, Place, Simulation};
 
-/// A run of a real engine with the coded model.
+/// The request for a run of a real engine with the coded model.
 fn request(world_size: usize, ga: usize, shapes: &[Shape]) -> SpecRequest {
     SpecRequest {
         engine: Some(Engine::DeepSpeed),
@@ -31,7 +31,7 @@ fn cuts() -> impl Strategy<Value = Cut> {
     ]
 }
 
-/// Shapes that leave parameters out, in any combination.
+/// Shapes that leave parameters unused, in any combination.
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
     prop::sample::subsequence(
         vec![
@@ -84,12 +84,13 @@ proptest! {
     }
 }
 
-/// The parameter of the slips: every cut leaves long pieces of it.
+/// The parameter with the slips: every cut leaves long pieces of it.
 const PARAM: &str = "embed.weight";
 
 type Slip = fn(Place<'_>, f64) -> f64;
 
-/// Slips in one parameter, the rule that names each, and the microbatch that it names.
+/// Slips in one parameter: the name, the change of the weight, the rule that names the slip, and the
+/// microbatch that the rule names.
 const SLIPS: &[(&str, Slip, &str, Option<usize>)] = &[
     ("dropped", |at, w| if at.source.2 == 1 { 0.0 } else { w }, "ZP102", Some(1)),
     (
@@ -250,7 +251,7 @@ fn contributions_of_a_clean_run_are_one_entry_and_one_more_for_each_special_para
     assert_eq!(input[2].weights, vec![vec![0.0, 1.0, 1.0]; 2]);
 }
 
-/// The report on a run of which only the outcome is observed.
+/// The report on a run in which only the outcome is observed.
 fn outcome(simulation: &Simulation) -> Report {
     let mut trace = simulation.trace();
     trace.records.retain(|record| match &record.event {
@@ -280,7 +281,7 @@ fn parameters_alone_say_whether_every_gradient_arrived() {
 
 #[test]
 fn a_rank_that_is_due_nothing_need_not_step() {
-    // Rank 0 holds the one parameter that is not used in step 1, and nothing else.
+    // Rank 0 holds only the parameter that is not used in step 1.
     let mut simulation = Simulation::new(request(2, 2, &[Shape::UnusedAlternating]), Cut::Flat);
     let param = Shape::UnusedAlternating.param().unwrap();
     let alone = simulation.plan.params().iter().position(|known| known.name == param).unwrap();
@@ -297,8 +298,8 @@ fn a_rank_that_is_due_nothing_need_not_step() {
 
 #[test]
 fn a_step_that_a_rank_failed_in_was_not_taken_by_its_optimizer() {
-    // Its weights are recorded all the same: the rank reads them before it passes the exception
-    // on.
+    // The weights of rank 0 are recorded all the same: a rank reads its weights before it passes the
+    // exception on.
     let mut trace = Simulation::new(request(2, 2, &[]), Cut::Flat).trace();
     let consumed = |event: &Event| {
         matches!(event, Event::Buffer { point: Point::OptimizerInput, step: Some(1), .. })

@@ -1,4 +1,4 @@
-//! A run with planted secrets, and everything that zprobe makes of it.
+//! A run with planted secrets, and all outputs of zprobe for the run.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{Place, Planted};
 
-/// A directory from which `zprobe` is called, with a recorded run in it.
+/// A directory with a recorded run, in which `zprobe` is called.
 pub struct Bench {
     dir: TempDir,
     variables: Vec<(String, String)>,
@@ -52,7 +52,7 @@ fn percent(text: &str) -> String {
 }
 
 impl Bench {
-    /// A bench with a run of which a rank died, with these secrets in it.
+    /// A bench with a run in which a rank died, and in which the secrets are planted.
     pub fn with(planted: &[&Planted]) -> Self {
         let bench = Self::of("rank-dies", planted);
         bench.write(planted);
@@ -84,12 +84,12 @@ impl Bench {
         fs::read_to_string(self.run_dir().join("trace.jsonl")).unwrap()
     }
 
-    /// The directory from which `zprobe` is called.
+    /// The directory in which `zprobe` is called.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Plants the secrets in logs, trace and `minimised.json`.
+    /// Plants the secrets in the logs, the trace and `minimised.json`.
     fn write(&self, planted: &[&Planted]) {
         let mut stderr = String::new();
         let mut stdout = String::new();
@@ -164,7 +164,7 @@ impl Bench {
         fs::write(self.run_dir().join("trace.jsonl"), text).unwrap();
     }
 
-    /// Calls `zprobe` with the variables of the test only.
+    /// Calls `zprobe` with only the variables of the test in its environment.
     pub fn zprobe(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
         command.args(words).current_dir(self.dir.path());
@@ -173,7 +173,7 @@ impl Bench {
         command.output().unwrap()
     }
 
-    /// Every file of the attachments for all projects.
+    /// Every file of the attachments for all projects, with its name.
     pub fn attachments(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         for project in ["plain", "deepspeed", "pytorch"] {
@@ -194,7 +194,7 @@ impl Bench {
         files
     }
 
-    /// Every form that `zprobe show` has.
+    /// Every form of a report that `zprobe show` prints or exports, by name.
     pub fn exports(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         for form in ["full", "concise", "json", "markdown", "github", "junit", "sarif"] {
@@ -214,12 +214,12 @@ impl Bench {
     }
 }
 
-/// Standard output and standard error of a program, one after the other.
+/// The standard output and the standard error of a program, one after the other.
 pub fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
 }
 
-/// Puts a value at a pointer, and makes everything above it.
+/// Puts a value at a JSON pointer, and makes all parents of the value.
 fn place(config: &mut Value, pointer: &str, text: &str) {
     let mut at = config;
     for name in pointer.split('/').skip(1) {

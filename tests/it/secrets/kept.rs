@@ -7,7 +7,7 @@ use serde_json::Value;
 use zprobe_model::trace::Trace;
 use zprobe_redact::{Kind, Known, Private, Redactor};
 
-/// Texts that look a little like something private.
+/// Texts that resemble private ones a little.
 const HARMLESS: &[&str] = &[
     "torch==2.11.0+cu130.git5811a8d nvidia-cublas-cu12==12.4.5.8, NCCL 2.27.5+cuda13.0, glibc 2.36",
     "2.9.0a0+50eac811a6.nv25.9, built 2025-09-18T11:22:33Z, sm_90a;sm_100 -D_GLIBCXX_USE_CXX11_ABI=1",
@@ -34,7 +34,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file below a directory whose name ends in one of these.
+/// Every file below a directory whose name ends with one of `ends`.
 fn files(dir: &str, ends: &[&str]) -> Vec<PathBuf> {
     let mut dirs = vec![root().join(dir)];
     let mut files = Vec::new();
@@ -88,7 +88,7 @@ fn no_word_of_the_documentation_and_of_a_lock_file_is_taken_for_a_secret() {
     read.extend(files("probes", &[".toml"]));
     read.extend(["README.md", "CHANGELOG.md", "Cargo.lock"].map(|name| root().join(name)));
     for path in read {
-        // This page shows what is taken out.
+        // This page shows examples of redacted texts.
         if path.ends_with("file-a-bug.md") {
             continue;
         }

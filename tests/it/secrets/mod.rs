@@ -1,4 +1,4 @@
-//! Planted secrets: none of them leaves, whatever its form and its place.
+//! Planted secrets: zprobe's output contains none of them, whatever the form and the place of the secret.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,12 +16,12 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::json;
 use table::{ROWS, Row};
 
-/// Place where a secret is planted.
+/// The place where a secret is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A variable of this name, whose value a rank repeated in four forms.
+    /// An environment variable of this name, whose value a rank repeated in four forms.
     Environment(&'static str),
-    /// A value of the DeepSpeed file at this pointer, which a rank repeated in words of its own.
+    /// A value of the DeepSpeed file at this pointer, which a rank repeated in its own words.
     Config(&'static str),
     /// A fact of this name in the engine's description of itself.
     Fact(&'static str),
@@ -33,54 +33,54 @@ pub enum Place {
     LogLines,
     /// A line of a rank's standard output.
     Stdout,
-    /// A rank's own account of a failure.
+    /// The message with which a rank reports its failure.
     Message,
     /// The recorded end of a rank's standard error.
     Tail,
     /// The smallest command that shows a finding.
     Argument,
-    /// A variable that engines read, which the report shows with its value.
+    /// An environment variable that engines read, which the report shows with its value.
     Variable(&'static str),
-    /// A line of a log that marks it as a secret, and a line of another log that does not.
+    /// A line of one log that marks a text as a secret, and a line of another log that repeats the text
+    /// without a mark.
     Known,
-    /// A name or a place, which is no secret, in a line of a rank's standard error.
+    /// A name or a path, which is no secret, in a line of a rank's standard error.
     NameInLog,
-    /// A name or a place in a rank's own account of a failure.
+    /// A name or a path in the message with which a rank reports its failure.
     NameInMessage,
-    /// A name in a variable, which a rank repeated.
+    /// A name in an environment variable, which a rank repeated.
     NameVariable(&'static str),
 }
 
 impl Place {
-    /// True if the value stays in exports that a user makes for herself.
+    /// True if the value stays in exports that users make for themselves.
     fn is_name(self) -> bool {
         matches!(self, Self::NameInLog | Self::NameInMessage | Self::NameVariable(_))
     }
 }
 
-/// A row with the secret that was drawn for it.
+/// A row with the secret that was drawn for the row.
 pub struct Planted {
     row: &'static Row,
     secret: String,
-    /// The text around it, with the secret in it.
+    /// The text of the row, with the secret in it.
     text: String,
-    /// Parts of the secret, of [`WINDOW`] characters each, that another secret of this form does
-    /// not have.
+    /// Parts of the secret, of [`WINDOW`] characters each, that another secret of this form does not have.
     telling: Vec<String>,
 }
 
 impl Planted {
-    /// True if it needs a run of its own: half of a key redacts everything before or behind it.
+    /// True if the secret needs a run of its own: half of a key redacts everything before or after it.
     fn is_alone(&self) -> bool {
         let marks = ["BEGIN", "END"].map(|mark| self.row.text.contains(mark));
         marks[0] != marks[1]
     }
 }
 
-/// Number of characters that are looked for together, so that half of a secret is found, too.
+/// The length of the parts that are searched for, in characters, so that half of a secret is found, too.
 const WINDOW: usize = 10;
 
-/// Seed of all secrets; with another seed all secrets differ.
+/// The seed of all secrets; another seed changes all secrets.
 const SEED: &[u8; 32] = b"planted secrets of this campaign";
 
 /// Every row with its secret.
@@ -104,7 +104,7 @@ fn planted() -> Vec<Planted> {
     all
 }
 
-/// The planted secrets that stand in any of these files, and the paths of these files.
+/// The planted secrets that occur in any of the files, each with the paths of these files.
 fn found<'a>(
     planted: impl Iterator<Item = &'a Planted>,
     files: &[(String, String)],

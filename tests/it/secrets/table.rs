@@ -1,7 +1,7 @@
-//! Table of the secrets, a row each: the form, the place, the text around it, and the pattern of
-//! its value.
+//! The table of secrets. Each row has the form, the place, the text around the secret, and the pattern of its
+//! value.
 //!
-//! Values are drawn from the patterns when the test runs, so that no token stands in this file.
+//! Values are drawn from the patterns when the test runs, so this file contains no token.
 
 use super::Place::{
     self, Argument, Config, Environment, Fact, Known, Log, LogLines, Message, NameInLog,
@@ -10,13 +10,13 @@ use super::Place::{
 
 /// A row of the table.
 pub struct Row {
-    /// Kind of secret.
+    /// The kind of the secret.
     pub form: &'static str,
-    /// Place where it is planted.
+    /// The place where the secret is planted.
     pub place: Place,
-    /// The text around it, with `{}` where the secret stands.
+    /// The text with `{}` in place of the secret.
     pub text: &'static str,
-    /// A regular expression that the secret matches.
+    /// A regular expression that describes the secret.
     pub pattern: &'static str,
 }
 
@@ -30,9 +30,9 @@ const ALNUM: &str = "[a-z]{3}[A-Z]{3}[0-9]{3}[a-zA-Z0-9]{8}";
 const PUNCTUATED: &str = r"[a-z]{4}[!#$%^*]{2}[A-Z]{4}[,;&]{1}[a-z]{4}[@?]{1}[0-9]{3}";
 const HEX: &str = "[0-9a-f]{32}";
 
-/// Every secret. One more is one more line.
+/// All secrets. Another secret is one more line.
 pub const ROWS: &[Row] = &[
-    // Values of variables, which stand only in what ranks wrote.
+    // Values of environment variables, which occur only in the output of ranks.
     row("key of a service", Environment("MY_API_KEY"), "{}", ALNUM),
     row("letters only", Environment("SERVICE_TOKEN"), "{}", WORD),
     row("camel case", Environment("myServiceApiKey"), "{}", WORD),
@@ -88,7 +88,7 @@ pub const ROWS: &[Row] = &[
         "--index-url https://__token__:{}@pypi.example",
         "[a-z]{16}",
     ),
-    // Values of a configuration file of DeepSpeed, which a rank repeated in its own words.
+    // Values of a DeepSpeed configuration file, which a rank repeated in its own words.
     row("comet, letters only", Config("/comet/api_key"), "{}", WORD),
     row("comet, alphanumeric", Config("/comet/apiKey"), "{}", ALNUM),
     row("token", Config("/wandb/token"), "{}", WORD),
@@ -126,7 +126,7 @@ pub const ROWS: &[Row] = &[
     row("Hugging Face", Config("/data/note"), "use {} there", "hf_[A-Za-z]{34}"),
     row("escaped", Config("/data/secret"), "{}", "[a-z]{5}\"[a-z]{5}[\\\\][a-z]{5}/[a-z]{4}"),
     row("credentials", Config("/data/credentials/value"), "{}", WORD),
-    // Engine facts, versions.
+    // Secrets in the facts of an engine, and in versions.
     row("fact by its key", Fact("comet api_key"), "{}", WORD),
     row("fact by its key", Fact("password"), "{}", PUNCTUATED),
     row(
@@ -149,7 +149,7 @@ pub const ROWS: &[Row] = &[
         "2.1 from https://planted:{}@pypi.example/simple",
         "[a-z]{12}",
     ),
-    // Assignments.
+    // Assignments in logs.
     row("colon", Log, "password: {}", WORD),
     row("colon, punctuated", Log, "password: {}", PUNCTUATED),
     row("colon, quoted", Log, "apiKey: '{}'", WORD),
@@ -200,7 +200,7 @@ pub const ROWS: &[Row] = &[
     row("htpasswd", Log, "db_passwd={}", WORD),
     row("encryption", Log, "ENCRYPTION_KEY: {}", "[a-z0-9]{20}[0-9]{2}"),
     row("licence", Log, "license_key={}", "[A-Z]{5}-[0-9]{5}-[A-Z]{5}"),
-    // Arguments.
+    // Arguments of commands.
     row("flag and value", Log, "started with --token {} --steps 3", WORD),
     row("flag equals value", Log, "started with --token={} --steps 3", WORD),
     row("flag api key", Log, "train.py --wandb-api-key {}", WORD),
@@ -215,7 +215,7 @@ pub const ROWS: &[Row] = &[
     row("smallest command", Argument, "--hub {}", "hf_[A-Za-z]{34}"),
     row("smallest command", Argument, "--store 'https://planted:{}@store.example'", "[a-z]{12}"),
     row("smallest command", Argument, "password={}", PUNCTUATED),
-    // Headers.
+    // Headers of HTTP.
     row("bearer", Log, "Authorization: Bearer {}", WORD),
     row("basic", Log, "Authorization: Basic {}", "[A-Za-z0-9]{12}"),
     row("token scheme", Log, "authorization: token {}", WORD),
@@ -229,7 +229,7 @@ pub const ROWS: &[Row] = &[
     row("Set-Cookie", Log, "Set-Cookie: id={}; HttpOnly", WORD),
     row("bearer alone", Log, "with bearer {} it said 403", "[A-Za-z0-9]{20}[0-9]{2}"),
     row("headers of Python", Log, "headers={'x-api-key': '{}', 'a': 'b'}", WORD),
-    // URLs.
+    // URLs with secrets.
     row("password", Log, "cloning https://planted:{}@git.example/x.git", "[a-z]{12}"),
     row("token as the user", Log, "cloning https://{}@git.example/x.git", "[a-z0-9]{20}"),
     row(
@@ -290,7 +290,7 @@ pub const ROWS: &[Row] = &[
         "https://f.azurewebsites.example/api/x?code={}",
         "[A-Za-z0-9]{54}==",
     ),
-    // Families of tokens, without a word beside them that marks them as secrets.
+    // Families of tokens, without a word next to the token that marks it as a secret.
     row("AWS access key", Log, "saw {} there", "AKIA[2-7A-Z]{16}"),
     row("AWS temporary key", Log, "saw {} there", "ASIA[2-7A-Z]{16}"),
     row("AWS secret key", Log, "aws_secret_access_key = {}", "[A-Za-z0-9/+]{40}"),
@@ -376,7 +376,7 @@ pub const ROWS: &[Row] = &[
         "saw {} there",
         "eyJ[A-Za-z0-9]{20}[.]eyJ[A-Za-z0-9]{30}[.][A-Za-z0-9_-]{42}[A-Za-z]",
     ),
-    // Keys of several lines.
+    // Keys with several lines.
     row(
         "PEM",
         LogLines,
@@ -396,13 +396,13 @@ pub const ROWS: &[Row] = &[
         "[A-Za-z0-9+/]{64}",
     ),
     row(
-        "PEM behind the ranks' names",
+        "PEM after the ranks' names",
         LogLines,
         "[rank1]: -----BEGIN EC PRIVATE KEY-----\n[rank1]: {}\n[rank1]: -----END EC PRIVATE KEY-----",
         "[A-Za-z0-9+/]{64}",
     ),
     row(
-        "PEM behind times",
+        "PEM after times",
         LogLines,
         "12:00:01 -----BEGIN PRIVATE KEY-----\n12:00:01 {}\n12:00:02 -----END PRIVATE KEY-----",
         "[A-Za-z0-9+/]{64}",
@@ -451,8 +451,7 @@ pub const ROWS: &[Row] = &[
     row("said once with its key", Known, "X-Api-Key: {}", PUNCTUATED),
     row("said once as a token", Known, "{}", "ghp_[A-Za-z0-9]{36}"),
     row("said once in a URL", Known, "https://planted:{}@x.example/", "[a-z]{16}"),
-    // Names and places, which stay in exports that a user makes for herself, and never leave in a
-    // report.
+    // Names and paths, which stay in exports that users make for themselves, and never leave in a bug report.
     row("host of torch", NameInLog, "connect to [{}]:29500 failed", "[a-z]{9}-[0-9]{3}"),
     row(
         "host with a domain",

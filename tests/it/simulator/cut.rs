@@ -1,4 +1,4 @@
-//! Ways in which optimizers share a model.
+//! The ways in which optimizers share a model.
 
 use zprobe_model::spec::Plan;
 use zprobe_model::spec::plan::Segment;
@@ -6,20 +6,20 @@ use zprobe_model::spec::plan::Segment;
 /// The way in which the optimizers share the model.
 #[derive(Clone, Debug)]
 pub enum Cut {
-    /// A copy of everything on every rank: DDP, stage 0.
+    /// Every rank holds a copy of all parameters: DDP, and stage 0.
     Replicated,
-    /// One flat order in equal parts, padded at the end: stages 1 and 2.
+    /// One flat order is cut into equal parts, with padding at the end: stages 1 and 2.
     Flat,
-    /// Equal parts of each parameter, padded: stage 3, and FSDP2 but for the padding.
+    /// Each parameter is cut into equal parts, with padding: stage 3; FSDP2 without the padding.
     EachParameter,
-    /// Rank 0 holds one parameter, rank 1 all others.
+    /// Rank 0 holds only the parameter with this index, and rank 1 holds all others.
     Alone(usize),
-    /// One flat order, cut at these fractions of it.
+    /// One flat order is cut at these fractions of its length.
     At(Vec<f64>),
 }
 
 impl Cut {
-    /// The parts of parameters that a rank's optimizer holds, in the order of its buffer.
+    /// The parts of parameters that a rank's optimizer holds, in the order of the optimizer's buffer.
     pub fn partition(&self, plan: &Plan, world: usize, rank: usize) -> Vec<Segment> {
         let trainable: Vec<usize> =
             (0..plan.params().len()).filter(|&p| plan.params()[p].trainable).collect();

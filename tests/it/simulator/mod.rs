@@ -1,10 +1,10 @@
-//! A simulated correct engine: the trace that it would leave, for any number of ranks and
-//! microbatches, any shapes, and any way to cut the model.
+//! A simulated correct engine: the trace that it would leave, for any number of ranks and microbatches, any
+//! shapes, and any way to cut the model.
 //!
-//! The simulation knows the codes and the flat order. It works out by itself which gradients should
-//! reach which optimizer, so that the plan of the diagnosis is checked and not repeated. Tests
-//! change a weight, or records afterwards, and look at the findings. With thousands of ranks
-//! ([`Simulation::large`]) no weight is looked at by itself.
+//! The simulation knows the codes and the flat order. It computes by itself which gradients should reach
+//! which optimizer, so that the plan of the diagnosis is checked and not repeated. Tests change a weight, or
+//! edit records afterwards, and check the findings. With thousands of ranks ([`Simulation::large`]) single
+//! weights cannot be changed.
 
 mod cut;
 
@@ -26,54 +26,54 @@ pub use self::cut::Cut;
 /// One gradient in one element of one rank's optimizer.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Step that the optimizer takes.
+    /// The step that the optimizer takes.
     pub step: usize,
-    /// Rank of that optimizer.
+    /// The rank of the optimizer.
     pub owner: usize,
-    /// Parameter.
+    /// The name of the parameter.
     pub param: &'a str,
-    /// Element of the flat order.
+    /// The element's index in the flat order.
     pub element: usize,
-    /// Step, rank and microbatch of the gradient.
+    /// The step, the rank and the microbatch of the gradient.
     pub source: (usize, usize, usize),
 }
 
 type Weight = Box<dyn Fn(Place<'_>, f64) -> f64>;
 type Overflow = Box<dyn Fn(usize, usize, bool) -> bool>;
 
-/// Loss scale of fp16 runs.
+/// The loss scale of fp16 runs.
 pub const LOSS_SCALE: f64 = 64.0;
 
 /// A run of a correct engine, with the changes that a test makes.
 pub struct Simulation {
-    /// Specification of the run.
+    /// The specification of the run.
     pub spec: RunSpec,
-    /// Places of parameters in the flat order.
+    /// The parameters and their places in the flat order.
     pub plan: Plan,
     /// The way in which the optimizers share the model.
     pub cut: Cut,
-    /// The weight of a gradient, given its place and the right weight.
+    /// The weight of a gradient, given the place and the right weight.
     pub weight: Weight,
-    /// True if a rank sees an overflow in a step, given the step, the rank, and whether there is an
-    /// overflow. For fp16 only.
+    /// True if a rank sees an overflow in a step, given the step, the rank, and true for a real overflow.
+    /// Used for fp16 only.
     pub overflow: Overflow,
-    /// True if the ranks gather the digests of their buffers after each step, as they do in band.
+    /// True if the ranks gather the digests of their buffers after each step over the engine's process group.
     pub gathers: bool,
-    /// Averaged gradients by step and element, where `weight` and rounding play no part.
+    /// The averaged gradients by step and element. If not empty, they replace `weight` and its rounding.
     known: Vec<Vec<f32>>,
 }
 
-/// Number of elements of a sample of the parameters, and number of samples of each parameter.
+/// The number of elements of a sample of the parameters, and the number of samples of each parameter.
 const SAMPLE: usize = 8;
 const SAMPLES: usize = 10;
 
-/// Elements that one rank's optimizer holds, with their master weights; no element for padding.
+/// The elements that one rank's optimizer holds, with their master weights; `None` for padding.
 struct State {
     held: Vec<(Option<usize>, f32)>,
 }
 
 impl Simulation {
-    /// A correct engine.
+    /// A correct engine with the settings of a request.
     pub fn new(request: SpecRequest, cut: Cut) -> Self {
         let spec = request.resolve().expect("a valid request");
         let plan = Plan::new(&spec);
@@ -88,10 +88,10 @@ impl Simulation {
         }
     }
 
-    /// A correct engine with many ranks, but for gradients, as (step, rank, microbatch), that reach
-    /// no optimizer. Every rank holds all parameters, and records samples of them.
+    /// A correct engine with many ranks, in which the gradients of `lost`, given as (step, rank, microbatch),
+    /// reach no optimizer. Every rank records samples of all parameters.
     ///
-    /// Sums are whole numbers, and exact where ranks and microbatches are powers of two.
+    /// Sums are whole numbers. They are exact if the numbers of ranks and microbatches are powers of two.
     pub fn large(request: SpecRequest, lost: &[(usize, usize, usize)]) -> Self {
         let mut simulation = Self::new(request, Cut::Flat);
         let (spec, code) = (&simulation.spec, simulation.code());
@@ -152,8 +152,8 @@ impl Simulation {
         !self.known.is_empty()
     }
 
-    /// Segments that are recorded of the parameters, where they are sampled: the ends of each, and
-    /// some in between, the same on every rank.
+    /// The segments that are recorded if parameters are sampled: the ends of each parameter, and some windows
+    /// in between, the same on every rank.
     fn sampled(&self) -> Vec<Segment> {
         let of = |(index, param): (usize, &Param)| {
             let numel = param.numel();
@@ -168,12 +168,12 @@ impl Simulation {
         self.plan.params().iter().enumerate().flat_map(of).collect()
     }
 
-    /// The parts of parameters that a rank's optimizer holds, in the order of its buffer.
+    /// The parts of parameters that a rank's optimizer holds, in the order of the optimizer's buffer.
     fn partition(&self, rank: usize) -> Vec<Segment> {
         self.cut.partition(&self.plan, self.spec.world_size, rank)
     }
 
-    /// Events of a rank before the first step.
+    /// The events of a rank before the first step.
     fn start(&self, rank: usize) -> Vec<Event> {
         let params = self.plan.params();
         let info = |param: &Param| ParamInfo {
@@ -216,7 +216,7 @@ impl Simulation {
         events
     }
 
-    /// Elements of the flat order that a rank's optimizer holds; none for padding.
+    /// The elements of the flat order that a rank's optimizer holds; `None` for padding.
     fn elements(&self, rank: usize) -> Vec<Option<usize>> {
         self.partition(rank)
             .iter()
@@ -322,7 +322,7 @@ impl Simulation {
         self.spec.dtype == Dtype::Fp16 && (self.overflow)(step, rank, infinite)
     }
 
-    /// Norm of the whole gradient of a step, in fp32.
+    /// The norm of the whole gradient of a step, in fp32.
     fn norm(&self, step: usize) -> f32 {
         let owners: BTreeMap<usize, usize> = (0..self.spec.world_size)
             .flat_map(|rank| self.elements(rank).into_iter().flatten().map(move |e| (e, rank)))
@@ -385,7 +385,7 @@ impl Simulation {
         // The norm is the same on all ranks if each element has one owner.
         let whole_norm = norm(&whole);
         for (state, events) in states.iter().zip(ranks) {
-            // A rank sees its own updates of what it holds.
+            // A rank sees only its own updates of the elements that it holds.
             for &(element, weight) in &state.held {
                 if let Some(element) = element {
                     whole[element] = weight;
@@ -406,7 +406,7 @@ impl Simulation {
     }
 }
 
-/// All-gathers the digests of the buffers of all ranks since the last gathering.
+/// All-gathers the digests of the buffers that the ranks recorded since the last gathering.
 fn gather(step: usize, ranks: &mut [Vec<Event>]) {
     let own = |events: &Vec<Event>| {
         let since = events.iter().rev();
@@ -427,7 +427,7 @@ fn texts<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
-/// A buffer event.
+/// The event of a whole buffer.
 pub fn buffer(
     step: Option<usize>,
     point: Point,
@@ -438,7 +438,7 @@ pub fn buffer(
     buffer_of(step, point, layout, dtype, (values, norm(values)))
 }
 
-/// A buffer event of samples, with the norm of the whole buffer.
+/// The event of a buffer with the given norm, which may be that of a larger buffer that was sampled.
 fn buffer_of(
     step: Option<usize>,
     point: Point,

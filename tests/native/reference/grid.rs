@@ -4,16 +4,16 @@ use zprobe_model::spec::{
     Dataflow, Dtype, Engine, Model, Offload, Optimizer, RunSpec, SpecRequest,
 };
 
-/// About the number of native runs that are compared every day.
+/// The approximate number of native runs that are compared every day.
 pub const EVERYDAY: usize = 32;
 
-/// Number of steps of every run.
+/// The number of steps of every run.
 const STEPS: usize = 3;
 
 /// Plain SGD for dense data; its learning rate is no power of two.
 const SGD: Optimizer = Optimizer::Sgd { lr: 0.05 };
 
-/// Data and optimizer: the results of the first are exact.
+/// Pairs of data and optimizer; only the results of the first pair are exact.
 const DATA: [(Model, Optimizer); 4] = [
     (Model::Coded, Optimizer::EXACT_SGD),
     (Model::Mlp, Optimizer::ADAMW),
@@ -21,7 +21,7 @@ const DATA: [(Model, Optimizer); 4] = [
     (Model::Coded, Optimizer::ADAMW),
 ];
 
-/// Dtype of the model and of the accumulation.
+/// Pairs of dtypes: that of the model, and that of the accumulation.
 const DTYPES: [(Dtype, Dtype); 5] = [
     (Dtype::Bf16, Dtype::Fp32),
     (Dtype::Bf16, Dtype::Bf16),
@@ -30,7 +30,7 @@ const DTYPES: [(Dtype, Dtype); 5] = [
     (Dtype::Fp32, Dtype::Fp32),
 ];
 
-/// Every configuration of the native engine that can be asked for.
+/// Every configuration that the native engine accepts.
 pub fn native() -> Vec<RunSpec> {
     let mut specs: Vec<RunSpec> = Vec::new();
     for stage in 0..4 {
@@ -66,7 +66,7 @@ pub fn native() -> Vec<RunSpec> {
             }
         }
     }
-    // Variations are tried with one number of ranks and microbatches only.
+    // Variations are tried with only one number of ranks and microbatches.
     specs.retain(|spec| {
         let is_plain = DATA[..2].contains(&(spec.model, spec.optimizer));
         let is_plain = is_plain && spec.offload == Offload::None;
@@ -75,7 +75,7 @@ pub fn native() -> Vec<RunSpec> {
     specs
 }
 
-/// Runs of a real engine. All engines are compared by the final parameters of the first one.
+/// The runs of a real engine. All engines are compared by the final parameters of the first run.
 pub fn real(engine: Engine, full: bool) -> Vec<RunSpec> {
     let stages: &[Option<u8>] = match engine {
         Engine::DeepSpeed => &[Some(1), Some(2), Some(3)],
@@ -88,8 +88,8 @@ pub fn real(engine: Engine, full: bool) -> Vec<RunSpec> {
         for &(world_size, ga) in ranks {
             for &(model, optimizer) in data {
                 for dtype in [Dtype::Bf16, Dtype::Fp32] {
-                    // DDP has no master weights, and FSDP2 computes with copies of its own: their
-                    // roundings in bf16 are no part of the reference.
+                    // DDP has no master weights, and FSDP2 computes with copies of its own: their roundings
+                    // in bf16 are no part of the reference.
                     let rounds = dtype == Dtype::Bf16 && engine != Engine::DeepSpeed;
                     if rounds && (model, optimizer) != DATA[0] {
                         continue;

@@ -1,8 +1,8 @@
 //! After several steps, every engine's weights are those of a plain single-process step.
 //!
-//! The reference takes a run's specification, its first parameters and its local gradients, and
-//! nothing else of the trace. Codes with SGD have to agree bit for bit; everything else within the
-//! rigorous bound of what the dtypes of the run may round, carried through every step.
+//! The reference takes a run's specification, its first parameters and its local gradients, and nothing else
+//! of the trace. Runs of codes with SGD have to agree bit for bit. All other runs have to agree within a
+//! rigorous bound on the roundings of the run's dtypes, carried through every step.
 
 mod grid;
 mod interval;
@@ -25,21 +25,20 @@ use self::table::Table;
 use crate::pool::{pool, run};
 use crate::support::full;
 
-/// Agreement of weights with the reference.
+/// The agreement of weights with the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Agreement {
-    /// Number of elements that were compared: of every rank and step, master weights and
-    /// parameters.
+    /// The number of compared elements: of every rank and step, in master weights and parameters.
     pub elements: usize,
-    /// Number of them that have to be equal bit for bit.
+    /// The number of compared elements that have to be equal bit for bit.
     pub exact: usize,
-    /// Number of them that are not what they have to be.
+    /// The number of compared elements that disagree with the reference.
     pub wrong: usize,
-    /// Largest distance of an fp32 weight from the reference, as a share of its bound.
+    /// The largest distance of an fp32 weight from the reference, as a share of the weight's bound.
     pub share: f64,
 }
 
-/// Compares everything that a run left behind with the reference.
+/// Compares all weights that a run left with the reference.
 fn compare(trace: &Trace) -> (Agreement, Recorded) {
     let (spec, recorded) = (&trace.spec, Recorded::of(trace));
     let plan = Plan::new(spec);
@@ -88,8 +87,8 @@ impl Agreement {
     }
 }
 
-/// The number that a dtype holds of fp32 master weights. Not by `from_f64` of the crate half, which
-/// leaves out the last 32 bits and so takes a number just above the middle for the middle.
+/// The number in a dtype that is nearest to fp32 master weights. `from_f64` of the crate half is not used,
+/// because it drops the last 32 bits and so takes a number just above the middle for the middle.
 fn nearest(dtype: Dtype, value: f64) -> f64 {
     let master = value as f32;
     match dtype {
@@ -99,7 +98,7 @@ fn nearest(dtype: Dtype, value: f64) -> f64 {
     }
 }
 
-/// Runs the native grid, or in everyday tests a part that stands for it.
+/// Runs the native grid, or a representative part of it in everyday tests.
 fn native(table: &mut Table) {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path());

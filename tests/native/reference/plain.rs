@@ -1,12 +1,12 @@
-//! The run without an engine: one process, one sum, one step. It shares no code with the native
-//! engine, which sums in the dtypes of its buffers, by parts, on several ranks.
+//! The run without an engine: one process, one sum, one step. The code is independent of the native engine,
+//! which sums in the dtypes of its buffers, by parts, on several ranks.
 
 use zprobe_model::spec::{Dtype, Model, Optimizer, Plan, RunSpec};
 
 use super::interval::Interval;
 use super::recorded::Recorded;
 
-/// Master weights of all parameters, in flat order, with the bounds of their values.
+/// The master weights of all parameters, in flat order, with bounds on their values.
 pub struct Plain {
     optimizer: Optimizer,
     steps: i32,
@@ -28,12 +28,12 @@ impl Plain {
         }
     }
 
-    /// The master weights.
+    /// The master weights after the steps so far, in flat order.
     pub fn weights(&self) -> &[Interval] {
         &self.weights
     }
 
-    /// Takes a step with the averaged gradient.
+    /// Takes an optimizer step with the averaged gradient.
     pub fn step(&mut self, gradient: &[Interval]) {
         self.steps += 1;
         for (element, &g) in gradient.iter().enumerate() {
@@ -68,8 +68,8 @@ pub fn averaged(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -
     }
 }
 
-/// The averaged gradient of the coded model: codes add up to an integer, and are scaled so that
-/// their average is this sum.
+/// The averaged gradient of the coded model: codes add up to an integer, and are scaled so that their average
+/// is this sum.
 fn coded(spec: &RunSpec, step: usize, element: usize) -> Interval {
     let code = Plan::code(spec);
     let first = step * spec.contributions_per_step();
@@ -78,8 +78,8 @@ fn coded(spec: &RunSpec, step: usize, element: usize) -> Interval {
     Interval::exactly(f64::from(sum))
 }
 
-/// The mean of the recorded local gradients, which are divided by `GA` already, and around it the
-/// most that the dtypes of the run may round: `E = [γ_a(GA−1) + γ_c(W−1) + casts]·Σ|g|/W`.
+/// The mean of the recorded local gradients, which are divided by `GA` already, with a bound on the roundings
+/// in the run's dtypes: `E = [γ_a(GA−1) + γ_c(W−1) + casts]·Σ|g|/W`.
 fn dense(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -> Vec<Interval> {
     let (ranks, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let locals: Vec<&[f64]> = (0..ranks)
@@ -87,10 +87,11 @@ fn dense(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -> Vec<I
         .map(|(rank, microbatch)| recorded.local(step, rank, microbatch))
         .collect();
     let (accumulation, wire) = (spec.grad_accum_dtype, spec.narrowest_comm_dtype());
-    // Casts: one to the dtype of the accumulation, one to that of the wire, and the division there.
+    // The casts are one to the dtype of the accumulation, one to the dtype of the communication, and the
+    // division in that dtype.
     let relative = (1.0 + gamma(accumulation, ga)) * (1.0 + gamma(wire, ranks + 1)) - 1.0;
     let is_narrow = [accumulation, wire, spec.dtype].contains(&Dtype::Fp16);
-    // Sums in fp16 also lose everything below its smallest number, each time.
+    // Each sum in fp16 also loses everything below the smallest number of fp16.
     let scaled = if spec.dtype == Dtype::Fp16 { spec.loss_scale.initial() } else { 1.0 };
     let lost = if is_narrow { 2f64.powi(-25) / scaled * (4 * ranks * ga) as f64 } else { 0.0 };
     (0..plan.numel())
@@ -103,7 +104,7 @@ fn dense(spec: &RunSpec, plan: &Plan, recorded: &Recorded, step: usize) -> Vec<I
         .collect()
 }
 
-/// Most that `operations` roundings change, relative to the sum of absolute values (Higham,
+/// The bound on the change by `operations` roundings, relative to the sum of absolute values (Higham,
 /// Accuracy and Stability of Numerical Algorithms, section 3.1).
 fn gamma(dtype: Dtype, operations: usize) -> f64 {
     let mu = operations as f64 * dtype.unit_roundoff();

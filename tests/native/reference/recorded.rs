@@ -1,4 +1,4 @@
-//! The records of a run that the comparison needs: its inputs, and the weights after its steps.
+//! The records of a run that the comparison needs: the run's inputs, and the weights after its steps.
 
 use std::collections::BTreeMap;
 
@@ -6,34 +6,34 @@ use zprobe_model::spec::plan::Segment;
 use zprobe_model::spec::{Dtype, Plan, Point};
 use zprobe_model::trace::{Event, LayoutName, Payload, Trace};
 
-/// Weights after a step: of all parameters, or of a rank's partition.
+/// The weights after a step: of all parameters, or of a rank's partition.
 pub struct Weights {
     pub step: usize,
     pub rank: usize,
     pub point: Point,
     pub dtype: Dtype,
-    /// Elements of the flat order, and their values.
+    /// Indices of elements in the flat order, each with the element's value.
     pub values: Vec<(usize, f64)>,
 }
 
-/// Inputs and weights of a run.
+/// The inputs and weights of a run.
 pub struct Recorded {
-    /// Parameters before the first step, in flat order.
+    /// The parameters before the first step, in flat order.
     pub initial: Vec<f64>,
-    /// Class of the optimizer that the engine chose.
+    /// The class of the optimizer that the engine chose.
     pub class: String,
-    /// Versions of the packages.
+    /// The versions of the packages.
     pub versions: BTreeMap<String, String>,
-    /// Master weights and parameters after each step, of every rank.
+    /// The master weights and parameters of every rank after each step.
     pub weights: Vec<Weights>,
     local: BTreeMap<(usize, usize, usize), Vec<f64>>,
 }
 
 impl Recorded {
-    /// Reads a trace.
+    /// Reads the inputs and weights from a trace.
     ///
     /// # Panics
-    /// When the trace lacks a record that every whole run has.
+    /// If the trace lacks a record that every whole run has.
     pub fn of(trace: &Trace) -> Self {
         let plan = Plan::new(&trace.spec);
         let mut layouts: BTreeMap<(usize, LayoutName), &[Segment]> = BTreeMap::new();
@@ -86,12 +86,12 @@ impl Recorded {
         recorded
     }
 
-    /// The gradient of a microbatch, as autograd gave it.
+    /// The gradient of a microbatch as autograd computed it, in flat order.
     pub fn local(&self, step: usize, rank: usize, microbatch: usize) -> &[f64] {
         &self.local[&(step, rank, microbatch)]
     }
 
-    /// Parameters of a rank after the last step, in fp64.
+    /// The parameters of a rank after the last step, in fp64.
     pub fn last(&self, rank: usize) -> Vec<f64> {
         let mine = self.weights.iter().filter(|w| (w.point, w.rank) == (Point::Parameters, rank));
         let last = mine.max_by_key(|weights| weights.step).expect("parameters of every rank");
@@ -103,7 +103,7 @@ fn values(payload: &Payload) -> Vec<f64> {
     payload.values().expect("a buffer that can be read")
 }
 
-/// Each value with its place in the flat order; padding has none.
+/// Each value with its index in the flat order; values of padding are left out.
 fn placed(plan: &Plan, layout: &[Segment], values: &[f64]) -> Vec<(usize, f64)> {
     let mut placed = Vec::new();
     let mut start = 0;

@@ -12,12 +12,12 @@ use zprobe_report::Verdict;
 use super::recorded::Recorded;
 use super::{Agreement, compare};
 
-/// The page. `ZPROBE_TEST_FULL=1 ZPROBE_BLESS=1` writes the table anew.
+/// The page with the table. `ZPROBE_TEST_FULL=1 ZPROBE_BLESS=1` writes the table anew.
 const PAGE: &str = "docs/reference.md";
 const BEGIN: &str = "<!-- the table: begin -->";
 const END: &str = "<!-- the table: end -->";
 
-/// A line of the table: an engine in one way of working.
+/// A line of the table: an engine with its settings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     engine: Engine,
@@ -27,7 +27,7 @@ struct Line {
     way: &'static str,
 }
 
-/// Runs of a line with one kind of data.
+/// The runs of a line with one kind of data.
 #[derive(Default)]
 struct Runs {
     count: usize,
@@ -38,7 +38,7 @@ struct Runs {
 #[derive(Default)]
 pub struct Table {
     lines: BTreeMap<Line, [Runs; 2]>,
-    /// Digests of the final parameters of one specification's runs, by line.
+    /// The digests of the final parameters of one specification's runs, by line.
     ends: BTreeMap<Line, String>,
     wrong: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl Table {
         }
     }
 
-    /// Asserts that everything agrees with the reference, and that all engines end alike.
+    /// Asserts that everything agrees with the reference, and that all engines end with the same parameters.
     pub fn assert_right(&self) {
         assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
         let mut ends: Vec<&String> = self.ends.values().collect();
@@ -76,7 +76,7 @@ impl Table {
         assert_eq!(ends.len(), 1, "{:#?}", self.ends);
     }
 
-    /// Asserts that the page holds this table.
+    /// Asserts that the page contains this table.
     pub fn compare_with_page(&self) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
         let page = std::fs::read_to_string(&path).unwrap();
@@ -114,14 +114,14 @@ impl Line {
     }
 }
 
-/// Returns true for runs whose final parameters are compared between engines: same ranks,
+/// Returns true for runs whose final parameters are compared between engines: they have the same ranks,
 /// microbatches and seed. A number that was rounded to the model's dtype is the same in fp32.
 fn is_shared(spec: &RunSpec) -> bool {
     (spec.world_size, spec.gradient_accumulation_steps) == (2, 4)
         && [Dtype::Bf16, Dtype::Fp32].contains(&spec.dtype)
 }
 
-/// Digest of parameters, in fp32.
+/// The digest of parameters, in fp32.
 fn end(parameters: &[f64]) -> String {
     let bytes: Vec<u8> =
         parameters.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();

@@ -1,7 +1,7 @@
-//! Upper bound of a rate, from a count.
+//! An upper bound on a rate, from a count.
 
-/// The largest rate at which `hits` or fewer of `runs` still happen once in twenty times: the upper
-/// end of the one-sided 95 % interval of Clopper and Pearson (1934). About `3/runs` for no hits.
+/// The upper end of the one-sided 95 % interval of Clopper and Pearson (1934) for a rate. At this rate `hits`
+/// or fewer of `runs` happen once in twenty times; without hits it is about `3/runs`.
 pub fn upper(hits: usize, runs: usize) -> f64 {
     if hits >= runs {
         return 1.0;
@@ -18,7 +18,7 @@ pub fn upper(hits: usize, runs: usize) -> f64 {
     high
 }
 
-/// The probability of `hits` or fewer in `runs` at this rate.
+/// The probability of `hits` or fewer in `runs` runs at this rate.
 fn at_most(hits: usize, runs: usize, rate: f64) -> f64 {
     let mut term = (1.0 - rate).powi(i32::try_from(runs).unwrap_or(i32::MAX));
     let mut sum = term;
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn the_bound_is_that_of_the_tables() {
-        // 1 − 0.05^(1/n); and qbeta(0.95, 2, 99) in R.
+        // The expected values are 1 − 0.05^(1/n), and qbeta(0.95, 2, 99) of R.
         assert!((upper(0, 1000) - (1.0 - 0.05f64.powf(0.001))).abs() < 1e-12);
         assert!((upper(1, 100) - 0.046_559_8).abs() < 1e-6);
         assert_eq!(upper(3, 3), 1.0);

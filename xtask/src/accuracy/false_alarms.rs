@@ -1,4 +1,4 @@
-//! False alarms: findings on random runs of engines that are right.
+//! False alarms: findings on random runs of correct engines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,21 +11,21 @@ use serde_json::Value;
 use super::Subject;
 use super::bound::upper;
 
-/// Number of runs by outcome.
+/// The number of runs with each outcome.
 #[derive(Default)]
 struct Counts {
     clean: usize,
-    /// Runs with findings that are all known bugs of the release.
+    /// Runs whose findings are all known bugs of the release.
     known: usize,
     /// Runs with any other finding.
     findings: usize,
-    /// Runs that crashed or were inconclusive: neither right nor wrong.
+    /// Runs that crashed or were inconclusive, so that zprobe was neither right nor wrong.
     silent: usize,
-    /// Runs that this machine cannot do.
+    /// Runs that this machine cannot make.
     skipped: usize,
 }
 
-/// The part of the page about false alarms.
+/// The section of the accuracy page about false alarms.
 pub fn table(results: &[(&Subject, PathBuf)]) -> Result<String> {
     let mut text = String::from(
         "| engine | dtype | runs | clean | known bug | no answer | not run | other findings | rate, at most |\n\
@@ -34,7 +34,7 @@ pub fn table(results: &[(&Subject, PathBuf)]) -> Result<String> {
     let (mut all, mut lists) = (Counts::default(), String::new());
     for (subject, path) in results {
         let sweep = read(path)?;
-        let rows = sweep["rows"].as_array().context("a sweep without rows")?;
+        let rows = sweep["rows"].as_array().context("the sweep has no rows")?;
         let mut by_dtype: BTreeMap<String, Counts> = BTreeMap::new();
         let mut others: BTreeSet<String> = BTreeSet::new();
         for row in rows {
@@ -104,7 +104,7 @@ impl Counts {
     }
 }
 
-/// The engine with the versions that ran.
+/// The name of an engine with the versions that ran.
 fn name(subject: &Subject, sweep: &Value) -> String {
     let version = |package: &str| sweep["versions"][package].as_str();
     match (subject.engine, version("deepspeed"), version("torch")) {
@@ -116,7 +116,7 @@ fn name(subject: &Subject, sweep: &Value) -> String {
     }
 }
 
-/// The dtype of a row's model.
+/// The dtype of the model in a row of the sweep.
 fn dtype(row: &Value) -> String {
     let command = row["command"].as_str().unwrap_or_default();
     let mut words = command.split(' ').skip_while(|word| *word != "--dtype");
@@ -126,5 +126,5 @@ fn dtype(row: &Value) -> String {
 fn read(path: &Path) -> Result<Value> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no sweep", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("{} is no sweep's report", path.display()))
 }

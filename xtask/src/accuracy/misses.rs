@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// The part of the page about faults and known bugs.
+/// The section of the accuracy page about faults and known bugs.
 pub fn table() -> Result<String> {
     let faults = Matrix::read("docs/faults.md", "| fault |")?;
     let cells = || faults.rows.iter().flat_map(|row| &row[2..]);
@@ -15,12 +15,12 @@ pub fn table() -> Result<String> {
     let refused = count(&|cell| cell == "·");
     ensure!(
         named + silent + refused == cells().count(),
-        "docs/faults.md has cells of another kind"
+        "docs/faults.md has cells that are neither a rule, `clean` nor `·`"
     );
     let zoo = Matrix::read("docs/zoo.md", "| row ")?;
     let column = |name: &str| zoo.column(name);
     let (ok, expected) = (column("ok")?, column("expected")?);
-    // A run that the machine cannot do has neither caught nor missed its bug.
+    // A run that the machine cannot make has neither caught nor missed its bug.
     let (ran, skipped): (Vec<_>, Vec<_>) = zoo.rows.iter().partition(|row| row[ok] != "skipped");
     let bugs = || ran.iter().filter(|row| row[expected] != "clean");
     let found = bugs().filter(|row| row[ok] == "yes").count();
@@ -42,7 +42,7 @@ pub fn table() -> Result<String> {
     ))
 }
 
-/// A table of a page.
+/// A table of a page in docs.
 struct Matrix {
     head: Vec<String>,
     rows: Vec<Vec<String>>,

@@ -1,5 +1,4 @@
-//! Accuracy of zprobe: outcomes of random runs of engines that are right, of every fault and of
-//! every known bug.
+//! The accuracy of zprobe: outcomes of random runs of correct engines, of every fault and of every known bug.
 
 mod bound;
 mod false_alarms;
@@ -14,20 +13,20 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::sweeps;
 
-/// The page with the tables.
+/// The page with the tables of accuracy.
 pub const PAGE: Page = Page { path: "docs/accuracy.md", command: "cargo xtask accuracy" };
 
-/// An engine that is right, but for bugs that are known.
+/// An engine that is correct except for known bugs.
 pub struct Subject {
     /// Name of the engine.
     pub engine: &'static str,
-    /// Packages of its environment; empty for the native engine.
+    /// Packages of the engine's environment; empty for the native engine.
     packages: &'static [&'static str],
-    /// Number of configurations that are drawn.
+    /// The number of configurations that are drawn at random.
     runs: usize,
 }
 
-/// All engines that are measured.
+/// All engines whose accuracy is measured.
 const SUBJECTS: &[Subject] = &[
     Subject { engine: "native", packages: &[], runs: 500 },
     Subject { engine: "ddp", packages: &["torch==2.15.0"], runs: 250 },
@@ -50,8 +49,8 @@ pub struct Options {
     sweeps: sweeps::Options,
 }
 
-/// Runs the configurations drawn for each engine, and writes the page from all results that are
-/// there.
+/// Runs the configurations drawn for each engine, and writes the page from all results found in the
+/// directory.
 pub fn run(options: &Options) -> Result<()> {
     let dir = sweeps::dir("accuracy")?;
     let wanted = |subject: &&Subject| {
@@ -69,12 +68,12 @@ pub fn run(options: &Options) -> Result<()> {
     PAGE.write(&format!("{drawn}\n{}", misses::table()?))
 }
 
-/// File of the results of an engine.
+/// The file with the results of an engine.
 fn results(dir: &Path, subject: &Subject) -> PathBuf {
     dir.join(format!("{}.json", subject.engine))
 }
 
-/// The sweep of what is drawn of an engine.
+/// The command of a sweep over the random configurations of an engine.
 fn draw(mut sweep: Command, subject: &Subject, seed: u64) -> Command {
     sweep.args(["sweep", "--engine", subject.engine, "--confirm", "--output-format", "json"]);
     sweep.args(["--random", &subject.runs.to_string(), "--seed", &seed.to_string()]);

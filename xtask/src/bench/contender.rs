@@ -10,39 +10,39 @@ use anyhow::{Context, Result, bail};
 
 use super::scratch::Scratch;
 
-/// Ranks of a contender, unless it says otherwise.
+/// The number of ranks of a contender, unless its constructor takes another one.
 pub const RANKS: usize = 2;
 
-/// The program with the floors, in the directory of release builds.
+/// The path of the program with the floors, from the directory of release builds.
 const FLOOR: &str = "examples/floor";
 
-/// The row that all this is about.
+/// The name of the table row that the benchmark is about.
 pub const RUN: &str = "`zprobe run --stage 1 --ga 4`";
 
-/// File of the last program's standard error.
+/// The file with the standard error of the last program.
 const STDERR: &str = "stderr.log";
 
-/// File of the last program's standard output, where it is of interest.
+/// The file with the standard output of the last program, where the output is needed.
 const STDOUT: &str = "stdout.log";
 
 /// A function that prepares the processes of one run.
 type Prepare = Box<dyn Fn(&Scratch) -> Result<Vec<Command>>>;
 
-/// A program, or a few that are started together, and the number of times that they are timed.
+/// A program, or a few programs that are started together, and the number of times that they are timed.
 pub struct Contender {
-    /// Name of the contender's row in the table.
+    /// The name of the contender's row in the table.
     pub name: String,
-    /// Timed runs.
+    /// The number of timed runs.
     pub runs: usize,
-    /// Number of its processes that are ranks of `zprobe-rank`.
+    /// The number of the contender's processes that are ranks of `zprobe-rank`.
     pub native_ranks: usize,
-    /// Text on the standard output of a run that went well, where the exit status does not tell.
+    /// Text on the standard output of a successful run; `None` if the exit status tells success.
     pub proof: Option<&'static str>,
     prepare: Prepare,
 }
 
 impl Contender {
-    /// A contender that is one process.
+    /// A contender that consists of one process.
     pub fn new(
         name: impl Into<String>,
         runs: usize,
@@ -57,7 +57,7 @@ impl Contender {
         }
     }
 
-    /// `zprobe run`, with everything that it does.
+    /// `zprobe run` as a user starts it, including diagnosis and report.
     pub fn run(release: &Path, ranks: usize, runs: usize) -> Self {
         let zprobe = release.join("zprobe");
         let run = Self::new(RUN, runs, move |scratch| {
@@ -69,7 +69,7 @@ impl Contender {
         Self { native_ranks: ranks, ..run }
     }
 
-    /// The launcher alone.
+    /// The launcher without a run: `zprobe --version`.
     pub fn version(release: &Path, runs: usize) -> Self {
         let zprobe = release.join("zprobe");
         Self::new("`zprobe --version`", runs, move |_| {
@@ -90,7 +90,7 @@ impl Contender {
         Self { native_ranks: ranks, ..floor }
     }
 
-    /// The floor whose ranks load libtorch each for itself.
+    /// The floor whose ranks load libtorch separately.
     pub fn exec_floor(release: &Path, runs: usize) -> Self {
         let program = release.join(FLOOR);
         Self {
@@ -99,7 +99,7 @@ impl Contender {
             native_ranks: RANKS,
             proof: None,
             prepare: Box::new(move |_| {
-                // The socket listens before the ranks start, so that none has to try twice.
+                // The socket listens before the ranks start, so that no rank has to retry.
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
                 let port = listener.local_addr()?.port().to_string();
                 let mut listener = Some(OwnedFd::from(listener));
@@ -116,7 +116,7 @@ impl Contender {
         }
     }
 
-    /// Starts its processes; their output goes to files of `scratch` or nowhere.
+    /// Starts the processes of the contender; their output goes to files of `scratch` or nowhere.
     pub fn start(&self, scratch: &Scratch) -> Result<Running> {
         let mut commands = (self.prepare)(scratch)?;
         for command in &mut commands {
@@ -126,7 +126,7 @@ impl Contender {
                 None => Stdio::null(),
             });
             for (name, _) in std::env::vars_os() {
-                // Settings of the user for zprobe must not change what is measured.
+                // The user's settings of zprobe must not change the measurement.
                 if name.to_string_lossy().starts_with("ZPROBE_") {
                     command.env_remove(name);
                 }
@@ -140,7 +140,7 @@ impl Contender {
         Ok(Running { started, children })
     }
 
-    /// Times one run, from start to end.
+    /// Times one run from its start to its end.
     pub fn time(&self, scratch: &Scratch) -> Result<Duration> {
         let (time, ended) = self.start(scratch)?.finish()?;
         let success = match self.proof {
@@ -155,14 +155,14 @@ impl Contender {
     }
 }
 
-/// A contender at work.
+/// A contender whose processes are running.
 pub struct Running {
     started: Instant,
     children: Vec<Child>,
 }
 
 impl Running {
-    /// The processes that were started.
+    /// The ids of the processes that were started.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.children.iter().map(Child::id)
     }
@@ -184,7 +184,7 @@ impl Running {
     }
 }
 
-/// Exit statuses of processes, in words.
+/// The exit statuses of processes, in words.
 fn statuses(ended: &[ExitStatus]) -> String {
     ended.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

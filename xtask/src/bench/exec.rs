@@ -1,5 +1,5 @@
-//! Time of `zprobe exec` on a script that trains a model of 50 million parameters, beside the script
-//! itself.
+//! Time of `zprobe exec` on a script that trains a model of 50 million parameters, compared with the script
+//! without zprobe.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,32 +16,32 @@ use super::scratch::Scratch;
 use super::{Options, in_turns, release_dir};
 use crate::workspace;
 
-/// The script.
+/// The training script.
 const SCRIPT: &str = "examples/train/ddp.py";
 
 /// Flags of the script, for a model of 50 million parameters.
 const FLAGS: &[&str] =
     &["--width", "1024", "--layers", "4", "--accumulate", "2", "--micro-batch", "8"];
 
-/// Steps that are compared with codes in place of gradients.
+/// The number of steps in a run whose gradients are replaced by codes.
 const FEW: usize = 3;
 
-/// Steps that are compared with real gradients; all but the first are observed.
+/// The number of steps in a run with real gradients; all but the first are observed.
 const MANY: usize = 23;
 
 /// All measurements of scripts.
 pub struct Report {
     command: String,
     machine: Machine,
-    /// The script, a few steps long and many steps long.
+    /// Times of the script without zprobe, with [`FEW`] and with [`MANY`] steps.
     alone: [Sample; 2],
-    /// The few steps under codes.
+    /// Times of the [`FEW`] steps whose gradients are codes.
     coded: Sample,
-    /// The many steps, of which one is observed, and of which all but the first are.
+    /// Times of the [`MANY`] steps with one observed step, and with all but the first observed.
     observed: [Sample; 2],
 }
 
-/// Measures the script alone, under codes and under observation.
+/// Measures the script without zprobe, with codes and under observation.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.step_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
@@ -85,7 +85,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     })
 }
 
-/// A command that trains, on one thread.
+/// A training command on one thread.
 fn training(
     program: OsString,
     words: Vec<OsString>,

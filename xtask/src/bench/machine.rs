@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::libtorch;
 
-/// A machine, and the versions of what ran.
+/// A machine, and the versions of the software that ran.
 pub struct Machine {
     cpu: String,
     cores: usize,
@@ -19,7 +19,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine of this process; `packages` are the versions of what Python ran, if it did.
+    /// The machine of this process; `packages` are the versions of Python packages, `None` if Python did not
+    /// run.
     pub fn this(packages: Option<String>) -> Result<Self> {
         let cpus = read("/proc/cpuinfo")?;
         let cpu = cpus
@@ -49,7 +50,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// Standard output of a command, without the last line feed.
+/// The standard output of a command, without the last line feed.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     anyhow::ensure!(

@@ -1,4 +1,4 @@
-//! Memory of a rank.
+//! The memory of a rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,23 @@ use super::contender::Contender;
 use super::processes::{kilobytes, tree};
 use super::scratch::Scratch;
 
-/// Number of runs that are watched: ranks live for some 20 ms, so that one run may be missed.
+/// The number of runs that are watched: ranks live for some 20 ms, so a single run may be missed.
 pub const RUNS: usize = 10;
 
-/// Largest memory seen of any rank in any run, in kB.
+/// The largest memory of any rank in any run, in kB.
 #[derive(Clone, Copy, Default)]
 pub struct Memory {
-    /// Most memory that was ever resident, shared or not.
+    /// The peak resident memory, shared or not.
     pub peak_rss: u64,
-    /// Resident memory, in which each shared page counts by its share.
+    /// The resident memory, in which each shared page counts by the process's share.
     pub pss: u64,
-    /// Sum of `pss` over all processes of a run: ranks, their host and the launcher.
+    /// The sum of `pss` over all processes of a run: ranks, their host and the launcher.
     pub together: u64,
 }
 
 impl Memory {
-    /// Watches the ranks of a contender in `runs` runs. This slows them down, so no run is timed.
+    /// Watches the ranks of a contender in `runs` runs. Watching slows the ranks down, so these runs are not
+    /// timed.
     pub fn measure(contender: &Contender, runs: usize, scratch: &Scratch) -> Result<Self> {
         eprintln!("memory of {}", contender.name);
         let mut largest = Self::default();
@@ -50,10 +51,10 @@ impl Memory {
             together = together.max(sum);
         }
         running.finish()?;
-        // Ranks are the processes without children.
+        // The processes without children are the ranks.
         seen.retain(|pid, _| !parents.contains(pid));
         if seen.len() != contender.native_ranks {
-            // The ranks came and went unseen; what was seen is their host.
+            // The ranks came and went unseen; only their host was seen.
             return Ok(Self::default());
         }
         Ok(seen.into_values().fold(Self { together, ..Self::default() }, Self::max))

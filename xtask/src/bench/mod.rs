@@ -1,8 +1,8 @@
-//! Time of `zprobe run`, beside the least that it could take and beside the script that it
+//! Time of `zprobe run`, compared with the floor of any run on libtorch and with the script that zprobe
 //! replaces.
 //!
-//! All programs are timed from outside, whole processes from start to end, in turns: whatever else
-//! the machine does hits all of them alike.
+//! All programs are timed from outside, as whole processes from start to end, in turns: other load of the
+//! machine hits all of them alike.
 
 mod contender;
 pub mod engines;
@@ -63,7 +63,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub runs: usize,
 
-    /// Also time the reproducer of DeepSpeed's pull request 7985 (docs/benchmarks.md says how)
+    /// Also time the reproducer of DeepSpeed's pull request 7985 (see docs/benchmarks.md)
     #[arg(long, value_name = "FILE")]
     pub seed_script: Option<PathBuf>,
 
@@ -75,7 +75,7 @@ pub struct Options {
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub python: Vec<PathBuf>,
 
-    /// Measure real engines instead: the time to a verdict, beside that script, and the cost of
+    /// Measure real engines instead: the time to a verdict, compared with that script, and the cost of
     /// observation for a step of a large model
     #[arg(long, requires = "seed_script")]
     pub engines: bool,
@@ -84,22 +84,22 @@ pub struct Options {
     #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
     pub scale: bool,
 
-    /// Measure whole suites instead: over one warm pool, beside a run for each of their probes;
-    /// with --seed-script that of DeepSpeed, too
+    /// Measure whole suites instead: over one warm pool, compared with a run for each of their probes; with
+    /// --seed-script DeepSpeed's suite, too
     #[arg(long, conflicts_with_all = ["engines", "scale", "native"])]
     pub suite: bool,
 
-    /// Measure the native engine instead: its steps beside those of the real engines of --python,
-    /// its runs over warm ranks, and up to 64 ranks
+    /// Measure the native engine instead: its steps compared with those of the real engines of --python, its
+    /// runs over warm ranks, and up to 64 ranks
     #[arg(long, conflicts_with_all = ["engines", "scale", "seed_script"])]
     pub native: bool,
 
-    /// Measure `zprobe exec` instead, on a script of examples/train with a large model, beside the
-    /// script itself
+    /// Measure `zprobe exec` instead, on a script of examples/train with a large model, compared with the
+    /// script without zprobe
     #[arg(long, conflicts_with_all = ["engines", "scale", "native", "suite", "seed_script"])]
     pub exec: bool,
 
-    /// Runs of a large model, with and without observation each; with --native and --exec of everything
+    /// Runs of a large model, with observation and without; with --native and --exec, runs of every program
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub step_runs: usize,
 
@@ -140,7 +140,7 @@ impl Options {
     }
 }
 
-/// Measures `zprobe run`, its floors and the script.
+/// Measures `zprobe run`, its floors and the script that it replaces.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0 && options.seed_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
@@ -179,16 +179,16 @@ pub fn measure(options: &Options) -> Result<Report> {
     Ok(Report { command: options.command(), machine: Machine::this(versions)?, measured, memory })
 }
 
-/// Directory of the programs of the release build.
+/// The directory of the programs of the release build.
 fn release_dir() -> Result<PathBuf> {
     Ok(workspace::target_dir()?.join("release"))
 }
 
-/// Times the contenders one after the other, again and again.
+/// Times the contenders one after the other, in several rounds.
 fn in_turns(contenders: &[Contender], scratch: &Scratch) -> Result<Vec<Sample>> {
     let mut samples: Vec<Sample> = contenders.iter().map(|_| Sample::default()).collect();
     let rounds = contenders.iter().map(|contender| contender.runs).max().unwrap_or(0);
-    // Round 0 fills caches and is not counted.
+    // Round 0 fills caches, so its times are not counted.
     for round in 0..=rounds {
         eprintln!("round {round} of {rounds}");
         for (contender, sample) in contenders.iter().zip(&mut samples) {

@@ -1,4 +1,4 @@
-//! Cost of observation for a step of a large model, as the ranks themselves measure it.
+//! The cost of observation for a step of a large model, as the ranks themselves measure it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,34 +13,34 @@ use super::report::{ratio, time};
 use super::sample::Sample;
 use super::scratch::Scratch;
 
-/// Least number of elements of the model.
+/// The least number of elements of the model.
 const PARAMETERS: &str = "50000000";
 
-/// Steps of a run. The first one warms up and is not counted.
+/// The number of steps of a run. The first step warms up and is not counted.
 const STEPS: &str = "5";
 
-/// Columns of every table of overheads.
+/// The columns of every table of overheads.
 pub const HEAD: [&str; 6] =
     ["a step of 50 M parameters", "steps", "bare", "observed", "ratio", "of it inside"];
 
-/// Steps of one engine with and without observation.
+/// Times of one engine's steps with and without observation.
 pub struct Overhead {
-    /// Name of the engine's row in the table.
+    /// The name of the engine's row in the table.
     name: String,
     /// Arguments of `zprobe run` that select the engine.
     words: &'static [&'static str],
-    /// The Python that has the engine; none for the native engine.
+    /// The Python that has the engine; `None` for the native engine.
     python: Option<PathBuf>,
-    /// Times of all that a rank does in a step that is observed in full.
+    /// Times of a whole step under full observation, the engine's part and zprobe's.
     observed: Sample,
-    /// Times of the engine's own part of a step that is not observed.
+    /// Times of the engine's part of a step without observation.
     bare: Sample,
-    /// Times of the engine's own part of an observed step, with the observation inside it.
+    /// Times of the engine's part of an observed step, including the observation inside of it.
     inside: Sample,
 }
 
 impl Overhead {
-    /// The overhead of an engine, not measured yet.
+    /// The overhead of an engine that is not measured yet.
     pub fn of(name: String, words: &'static [&'static str], python: Option<&Path>) -> Self {
         Self {
             name,
@@ -52,12 +52,12 @@ impl Overhead {
         }
     }
 
-    /// Median of a step that is not observed, in milliseconds.
+    /// The median time of a step without observation, in milliseconds.
     pub fn bare(&self) -> f64 {
         self.bare.median()
     }
 
-    /// Row of the table, with medians.
+    /// The engine's row of the table, with medians.
     pub fn row(&self) -> Vec<String> {
         let bare = self.bare();
         vec![
@@ -70,7 +70,7 @@ impl Overhead {
         ]
     }
 
-    /// Runs once without observation and once with.
+    /// Runs the engine once without observation and once with it.
     fn add(&mut self, release: &Path, scratch: &Scratch) -> Result<()> {
         for observe in ["outcome", "full"] {
             let steps = self
@@ -88,8 +88,8 @@ impl Overhead {
         Ok(())
     }
 
-    /// Runs once, and returns two times of each step but the first, on the slowest rank: that of
-    /// the engine's part, and that of the whole step.
+    /// Runs the engine once, and returns two times of each step but the first, on the slowest rank: the time
+    /// of the engine's part, and that of the whole step.
     fn steps(
         &self,
         release: &Path,
@@ -107,7 +107,7 @@ impl Overhead {
             command.arg("--out").arg(scratch.empty("run")?);
             Ok(command)
         });
-        // The exit status tells of findings, which are no failure here: some releases have the bug.
+        // The exit status reports findings, which are no failure here: some releases have the bug.
         run.proof = Some("Contribution weights");
         run.time(scratch)?;
         slowest(&scratch.read("run/trace.jsonl")?)
@@ -124,12 +124,12 @@ pub fn measure(overheads: &mut [Overhead], runs: usize, scratch: &Scratch) -> Re
     Ok(())
 }
 
-/// Times of each step but the first on the slowest rank, from a trace: that of the engine's part,
+/// Two times of each step but the first, on the slowest rank, from a trace: the time of the engine's part,
 /// and that of the whole step.
 fn slowest(trace: &str) -> Result<Vec<(Duration, Duration)>> {
     let mut steps: Vec<(u64, u64)> = Vec::new();
     for line in trace.lines().filter(|line| line.contains("step-timed")) {
-        let record: Value = serde_json::from_str(line).context("the trace is no JSON")?;
+        let record: Value = serde_json::from_str(line).context("a line of the trace is no JSON")?;
         let event = &record["event"];
         let number = |field: &str| event[field].as_u64().with_context(|| format!("no {field}"));
         let step = usize::try_from(number("step")?)?;

@@ -1,11 +1,11 @@
-//! The processes of this machine, as `/proc` shows them. Any of them may end at any moment.
+//! The processes of this machine, as `/proc` shows them. Any process may end at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// All processes below `roots`, and these themselves, each with its parent.
+/// The processes of `roots` and all their descendants, each with its parent.
 pub fn tree(roots: &BTreeSet<u32>) -> Result<BTreeMap<u32, u32>> {
     let mut parents = BTreeMap::new();
     for entry in fs::read_dir("/proc").context("cannot list processes in /proc")? {
@@ -19,7 +19,7 @@ pub fn tree(roots: &BTreeSet<u32>) -> Result<BTreeMap<u32, u32>> {
     Ok(below(roots, parents))
 }
 
-/// Entries of `parents` whose process descends from `roots`.
+/// The entries of `parents` whose process descends from `roots`.
 fn below(roots: &BTreeSet<u32>, parents: BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
     let descends = |mut pid: u32| {
         loop {
@@ -35,12 +35,13 @@ fn below(roots: &BTreeSet<u32>, parents: BTreeMap<u32, u32>) -> BTreeMap<u32, u3
     parents.iter().filter(|(pid, _)| descends(**pid)).map(|(pid, parent)| (*pid, *parent)).collect()
 }
 
-/// The parent's id in `/proc/PID/stat`. The program's name before it may hold spaces and brackets.
+/// The parent's id in `/proc/PID/stat`. The program's name stands before the id, and may hold spaces and
+/// brackets.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// A field of a process's `status` or `smaps_rollup`, in kB.
+/// A field of a process's `status` or `smaps_rollup`, in kB; `None` if the process has ended.
 pub fn kilobytes(pid: u32, file: &str, field: &str) -> Option<u64> {
     field_of(&fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?, field)
 }

@@ -1,4 +1,4 @@
-//! The measurements as Markdown tables, which read well as plain text too.
+//! The measurements as Markdown tables, which are readable as plain text too.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use super::sample::Sample;
 
 /// A contender and its times.
 pub struct Measured {
-    /// Name of the contender.
+    /// The name of the contender.
     pub name: String,
-    /// Times of the contender; empty if it was not run.
+    /// The times of the contender; empty if the contender was not run.
     pub times: Sample,
 }
 
-/// All measurements of `zprobe run` and of the programs beside it.
+/// All measurements of `zprobe run` and of the programs that it is compared with.
 pub struct Report {
-    /// The command that measured it.
+    /// The command that repeats the measurements.
     pub command: String,
-    /// The machine, and the versions of what ran.
+    /// The machine, and the versions of the software that ran.
     pub machine: Machine,
-    /// Times, those of the forked floor first.
+    /// The times of each program; those of the forked floor come first.
     pub measured: Vec<Measured>,
-    /// Memory of one rank, by contender.
+    /// The memory of one rank, by contender.
     pub memory: Vec<(String, Memory)>,
 }
 
@@ -66,7 +66,7 @@ impl Measured {
     }
 }
 
-/// Milliseconds, as precise as a person needs.
+/// A time in milliseconds, as text with the precision that a reader needs.
 pub fn time(millis: f64) -> String {
     if millis < 10.0 {
         format!("{millis:.1} ms")
@@ -77,17 +77,17 @@ pub fn time(millis: f64) -> String {
     }
 }
 
-/// A ratio, in three digits or so.
+/// A ratio as text, with about three digits.
 pub fn ratio(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.2}") } else { format!("{ratio:.0}") }
 }
 
-/// Mebibytes.
+/// A size in kB as text in mebibytes.
 pub fn mib(kilobytes: u64) -> String {
     format!("{:.0} MiB", kilobytes as f64 / 1024.0)
 }
 
-/// A table whose columns line up; all but the first one are numbers.
+/// Writes a table whose columns line up; all columns but the first one are numbers.
 pub fn table(f: &mut fmt::Formatter<'_>, head: &[&str], rows: &[Vec<String>]) -> fmt::Result {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,8 +1,8 @@
-//! Times of one program.
+//! The times of one program.
 
 use std::time::Duration;
 
-/// Times in milliseconds.
+/// The times of one program, in milliseconds, in ascending order.
 #[derive(Default)]
 pub struct Sample(Vec<f64>);
 
@@ -13,12 +13,12 @@ impl Sample {
         self.0.insert(place, millis(time));
     }
 
-    /// Number of times.
+    /// The number of times.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns true if there is no time.
+    /// Returns true if the sample has no times.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -28,7 +28,7 @@ impl Sample {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
-    /// Median: the time in the middle, or the mean of the two there.
+    /// The median: the middle time, or the mean of the two middle times.
     pub fn median(&self) -> f64 {
         let middle = self.0.len() / 2;
         match self.0.len() {
@@ -39,7 +39,7 @@ impl Sample {
     }
 }
 
-/// Milliseconds.
+/// A duration in milliseconds.
 fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

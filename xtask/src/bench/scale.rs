@@ -1,5 +1,5 @@
-//! Time of the recording, and time and memory of the diagnosis, of many ranks, on traces of simulated runs, which
-//! `simulate-trace` writes.
+//! Recording and diagnosis of many ranks: the time of both, and the memory of the diagnosis, on traces of
+//! simulated runs, which `simulate-trace` writes.
 
 use std::fmt;
 use std::fs;
@@ -17,10 +17,10 @@ use super::scratch::Scratch;
 use super::{Options, release_dir};
 use crate::workspace;
 
-/// Numbers of ranks of the traces.
+/// The numbers of ranks of the traces.
 const RANKS: &[usize] = &[1024, 4096, 16_384];
 
-/// Microbatches per step, and steps.
+/// The number of microbatches per step, and the number of steps.
 const GA: usize = 4;
 const STEPS: usize = 2;
 
@@ -34,16 +34,16 @@ pub struct Report {
 struct Row {
     ranks: usize,
     trace_bytes: u64,
-    /// Milliseconds in which the trace was written from the ranks' records.
+    /// The time to write the trace from the ranks' records, in milliseconds.
     recorded: f64,
     times: Sample,
-    /// Peak RSS in kB.
+    /// The peak RSS of the diagnosis, in kB.
     peak_rss: u64,
-    /// Verdict of the diagnosis.
+    /// The verdict of the diagnosis.
     verdict: String,
 }
 
-/// Writes the traces and times their diagnosis.
+/// Writes the traces, and times their diagnosis.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
@@ -78,7 +78,7 @@ fn row(ranks: usize, runs: usize, scratch: &Scratch) -> Result<Row> {
         peak_rss: 0,
         verdict: String::new(),
     };
-    // Round 0 fills caches and is not counted.
+    // Round 0 fills caches, so its times are not counted.
     for round in 0..=runs {
         let (time, peak_rss, verdict) = diagnose(&dir, scratch)?;
         if round > 0 {
@@ -91,7 +91,7 @@ fn row(ranks: usize, runs: usize, scratch: &Scratch) -> Result<Row> {
     Ok(row)
 }
 
-/// Diagnoses once, and returns the time, the peak RSS in kB, and the verdict.
+/// Diagnoses the trace once, and returns the time, the peak RSS in kB, and the verdict.
 fn diagnose(dir: &Path, scratch: &Scratch) -> Result<(Duration, u64, String)> {
     let started = Instant::now();
     let mut child = Command::new(workspace::zprobe()?)
@@ -104,7 +104,8 @@ fn diagnose(dir: &Path, scratch: &Scratch) -> Result<(Duration, u64, String)> {
         .context("cannot start zprobe")?;
     let mut peak_rss = 0;
     let status = loop {
-        // Read while it runs: a process that has ended no longer tells its peak.
+        // The peak is read while the process runs: `/proc` no longer shows the peak of a process that has
+        // ended.
         peak_rss = kilobytes(child.id(), "status", "VmHWM").unwrap_or(0).max(peak_rss);
         if let Some(status) = child.try_wait()? {
             break status;

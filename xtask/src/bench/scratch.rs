@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The directory. Its last contents stay, to be looked at after a failure.
+/// A directory for files of measured programs. Its last contents stay, so that they can be inspected after a
+/// failure.
 pub struct Scratch {
     dir: PathBuf,
 }
 
 impl Scratch {
-    /// Makes the directory, empty.
+    /// Makes the directory and empties it.
     pub fn new(dir: PathBuf) -> Result<Self> {
         let scratch = Self { dir };
         clear(&scratch.dir)?;
@@ -20,7 +21,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Path of the directory.
+    /// The path of the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -38,14 +39,14 @@ impl Scratch {
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Text of a file in the directory.
+    /// The text of a file in the directory.
     pub fn read(&self, name: &str) -> Result<String> {
         let path = self.dir.join(name);
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 }
 
-/// Removes a directory if it is there.
+/// Removes a directory if it exists.
 fn clear(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

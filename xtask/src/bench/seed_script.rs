@@ -1,4 +1,4 @@
-//! The script with which the boundary-microbatch leak was first shown, in real DeepSpeed.
+//! The script that first showed the boundary-microbatch leak, in real DeepSpeed.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,13 +12,13 @@ use super::contender::{Contender, RANKS};
 use super::machine::output;
 use super::scratch::Scratch;
 
-/// Name of the script's row in the table.
+/// The name of the script's row in the table.
 pub const NAME: &str = "the script, with real DeepSpeed";
 
-/// Starts the last line that the script prints.
+/// The beginning of the last line that the script prints.
 const LAST_LINE: &str = "[BEFORE engine.step()]";
 
-/// Launcher of the script's ranks.
+/// The launcher of the script's ranks.
 #[derive(Clone, Copy, Debug)]
 pub enum Launcher {
     /// The launcher of torch, `torch.distributed.run`.
@@ -28,7 +28,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// Arguments of Python, up to the number of ranks.
+    /// The arguments of Python, up to the number of ranks.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Torchrun => &["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"],
@@ -37,17 +37,17 @@ impl Launcher {
     }
 }
 
-/// The script, made to run on the CPU, and a Python to run it.
+/// The script, adapted to the CPU, and a Python to run it.
 pub struct SeedScript {
     file: PathBuf,
     python: PathBuf,
     path: OsString,
-    /// Versions of torch and DeepSpeed.
+    /// The versions of torch and DeepSpeed.
     pub versions: String,
 }
 
 impl SeedScript {
-    /// Copies the script with the GPU taken out of it.
+    /// Copies the script, and removes the use of a GPU from the copy.
     pub fn for_cpu(script: &Path, python: &Path, scratch: &Scratch) -> Result<Self> {
         let text = fs::read_to_string(script)
             .with_context(|| format!("cannot read {}", script.display()))?;
@@ -58,7 +58,7 @@ impl SeedScript {
         let versions = versions(&python)?;
         output(Command::new(&python).args(["-m", "py_compile"]).arg(&file)).with_context(|| {
             format!(
-                "{} is no Python; it takes the script alone, without its page",
+                "{} is no Python file; give --seed-script the script, without the page around it",
                 script.display()
             )
         })?;
@@ -70,14 +70,14 @@ impl SeedScript {
         &self.python
     }
 
-    /// The script under torchrun.
+    /// The script under torchrun, as a contender.
     pub fn contender(&self, runs: usize) -> Contender {
         let mut script = self.under(Launcher::Torchrun, RANKS, runs);
         script.name = NAME.into();
         script
     }
 
-    /// The script under a launcher.
+    /// The script under a launcher, as a contender.
     pub fn under(&self, launcher: Launcher, ranks: usize, runs: usize) -> Contender {
         let Self { file, python, path, versions } = self;
         let name = format!("the script on {versions}, {launcher:?}, {ranks} ranks");
@@ -88,15 +88,14 @@ impl SeedScript {
             command.env("DS_ACCELERATOR", "cpu").env("OMP_NUM_THREADS", "1").env("PATH", &path);
             Ok(command)
         });
-        // The script never destroys its process group, and is aborted at its end every now and
-        // then.
+        // The script never destroys its process group, and sometimes aborts when it exits.
         script.proof = Some(LAST_LINE);
         script
     }
 }
 
-/// `--python` as it can be started from anywhere: a name without a slash is looked up in `PATH`; a
-/// path is relative to the working directory of the user.
+/// The interpreter of `--python` as a program that can be started from anywhere. A name without a slash is
+/// looked up in `PATH`; a path is relative to the user's working directory.
 pub fn interpreter(python: &Path) -> Result<PathBuf> {
     match python.components().count() {
         1 => Ok(python.to_path_buf()),
@@ -104,7 +103,7 @@ pub fn interpreter(python: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Versions of torch and DeepSpeed.
+/// The versions of torch and DeepSpeed, as text.
 pub fn versions(python: &Path) -> Result<String> {
     let versions = output(Command::new(python).args([
         "-c",
@@ -112,17 +111,17 @@ pub fn versions(python: &Path) -> Result<String> {
          print(f\"torch {v('torch')}, deepspeed {v('deepspeed')}\")",
     ]))
     .context("--python needs torch and deepspeed")?;
-    ensure!(!versions.is_empty(), "{} says nothing", python.display());
+    ensure!(!versions.is_empty(), "{} printed no version of torch and deepspeed", python.display());
     Ok(versions)
 }
 
-/// `PATH` with the directory of the interpreter in front: DeepSpeed looks for ninja in `PATH`, and
-/// an environment that is not activated is missing there.
+/// `PATH` with the directory of the interpreter in front: DeepSpeed looks for ninja in `PATH`, which lacks an
+/// environment that is not activated.
 fn search_path(python: &Path) -> Result<OsString> {
     let own = python.parent().filter(|dir| !dir.as_os_str().is_empty()).map(Path::to_path_buf);
     let path = env::var_os("PATH").unwrap_or_default();
     env::join_paths(own.into_iter().chain(env::split_paths(&path)))
-        .context("--python is in a directory that PATH cannot name")
+        .context("--python is in a directory whose name has a colon, which PATH cannot hold")
 }
 
 /// The text of the script with the CPU in place of CUDA.

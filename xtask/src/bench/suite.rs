@@ -1,5 +1,5 @@
-//! Time of a suite over one warm pool, beside one `zprobe run` for each of its probes and one run
-//! of the script for each.
+//! The time of a suite over one warm pool, compared with one `zprobe run` for each of its probes, and with
+//! one run of the script for each.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,28 +25,28 @@ pub struct Report {
     suites: Vec<Times>,
 }
 
-/// A suite of one engine.
+/// The contenders on one engine.
 struct Suite {
     engine: &'static str,
-    /// The whole suite, by `zprobe check`.
+    /// The whole suite, run by `zprobe check`.
     check: Contender,
-    /// Each of its probes, by `zprobe run`.
+    /// Each probe of the suite, run by `zprobe run`.
     runs: Vec<Contender>,
-    /// The script on the same interpreter.
+    /// The script on the same interpreter; `None` if the script is not measured.
     script: Option<Contender>,
 }
 
-/// Times of a suite.
+/// The times of a suite on one engine.
 struct Times {
     engine: &'static str,
     probes: usize,
     check: Sample,
     runs: Sample,
-    /// Times of single runs of the script.
+    /// The times of single runs of the script.
     script: Sample,
 }
 
-/// Measures the standard suite on the native engine, and on the DeepSpeed that the script runs on.
+/// Measures the standard suite on the native engine, and on the DeepSpeed of the script.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0 && options.seed_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;
@@ -59,7 +59,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     let mut suites = vec![native.measure(options.runs, options.runs, &scratch)?];
     if let Some(script) = &script {
         let suite = Suite::new(&release, "deepspeed", Some(script))?;
-        // All probes, each run by itself, take minutes together.
+        // All probes, each in a run by itself, take minutes together.
         suites.push(suite.measure(options.seed_runs, 1, &scratch)?);
     }
     let machine = Machine::this(script.map(|script| script.versions))?;
@@ -67,7 +67,7 @@ pub fn measure(options: &Options) -> Result<Report> {
 }
 
 impl Suite {
-    /// The standard suite on an engine, and the script where its interpreter has that engine.
+    /// The standard suite on an engine, and the script if its interpreter has that engine.
     fn new(release: &Path, engine: &'static str, script: Option<&SeedScript>) -> Result<Self> {
         let zprobe = release.join("zprobe");
         let mut words: Vec<OsString> = vec!["--no-config".into()];
@@ -77,7 +77,8 @@ impl Suite {
         list.args(["check", "--list", "--engine", engine]).args(&words);
         let list = output(&mut list)?;
         let runs = list.lines().map(|line| {
-            let (name, own) = line.split_once("zprobe run ").context("not a line of a list")?;
+            let (name, own) =
+                line.split_once("zprobe run ").context("a probe lacks its command")?;
             let own: Vec<String> = own.split_whitespace().map(str::to_owned).collect();
             let (zprobe, words) = (zprobe.clone(), words.clone());
             Ok(Contender::new(name.trim(), 0, move |scratch| {
@@ -96,9 +97,9 @@ impl Suite {
         Ok(Self { engine, check, runs, script })
     }
 
-    /// Times the suite and the script in `rounds` turns, the first `singly` of which also run each
-    /// probe by itself. One run each of the suite, of the first probe and of the script fills
-    /// caches first, and is not counted.
+    /// Times the suite and the script in `rounds` turns; the first `singly` turns also run each probe by
+    /// itself. One run each of the suite, of the first probe and of the script fills caches first, and is not
+    /// counted.
     fn measure(&self, rounds: usize, singly: usize, scratch: &Scratch) -> Result<Times> {
         self.check.time(scratch)?;
         for first in self.runs.first().into_iter().chain(&self.script) {
@@ -153,7 +154,7 @@ impl fmt::Display for Report {
 }
 
 impl Times {
-    /// Row of the table; `script` is the time of one run of the script.
+    /// The suite's row of the table; `script` is the time of one run of the script.
     fn row(&self, script: f64) -> Vec<String> {
         let check = self.check.median();
         let mut row = vec![

@@ -1,5 +1,4 @@
-//! Calls of zprobe with limits on time and memory, and the checks that every one of them has to
-//! pass.
+//! Calls of zprobe with limits on time and memory, and the checks that every call has to pass.
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,35 +16,35 @@ use super::Case;
 use super::leftovers::MARK;
 use crate::workspace;
 
-/// Most time of a call, far above that of any that ends by itself: only a call that hangs reaches
-/// it.
+/// The longest time of a call, far above that of any call that ends by itself: only a call that hangs reaches
+/// this limit.
 const TIME_LIMIT: Duration = Duration::from_secs(180);
 
-/// Most memory of a call that only reads files.
+/// The most memory of a call that only reads files, in bytes.
 const MEMORY_LIMIT: usize = 2 << 30;
 
-/// Most bytes on standard error; a longer text is no message.
+/// The most bytes on standard error; a longer text is no message.
 const LONGEST_MESSAGE: usize = 64 << 10;
 
-/// Words of a panic message, which may stand nowhere.
+/// The words of a panic message, which must not occur in any output.
 const PANIC: &str = "panicked at";
 
-/// A call of zprobe that is not made yet.
+/// A call of zprobe that is not started yet.
 pub struct Call {
     command: Command,
     memory: Option<usize>,
 }
 
 impl Case {
-    /// Calls zprobe in the directory of this case, with few variables and limited memory.
+    /// A call of zprobe in the directory of this case, with few environment variables and limited memory.
     pub fn zprobe<T: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = T>) -> Result<Call> {
         let mut call = self.call(&workspace::zprobe()?).args(words);
         call.memory = Some(MEMORY_LIMIT);
         Ok(call)
     }
 
-    /// Calls another program, which may call zprobe, in the same surroundings; its memory is not
-    /// limited.
+    /// A call of another program, which may call zprobe, in the same directory and environment; its memory is
+    /// not limited.
     pub fn call(&self, program: &Path) -> Call {
         let mut command = Command::new(program);
         command.current_dir(&self.dir).env_clear().env(MARK, &self.mark);
@@ -56,59 +55,60 @@ impl Case {
 }
 
 impl Call {
-    /// Adds these arguments.
+    /// Adds arguments to the call.
     pub fn args<T: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = T>) -> Self {
         self.command.args(words);
         self
     }
 
-    /// Sets this environment variable.
+    /// Sets an environment variable of the call.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Lifts the limit on memory, for calls that start ranks: libraries of an engine are large.
+    /// Lifts the limit on memory, for calls that start ranks: the libraries of an engine are large.
     pub fn with_ranks(mut self) -> Self {
         self.memory = None;
         self
     }
 
-    /// Makes the call, and does not wait for its end.
+    /// Starts the call, and does not wait for its end.
     pub fn start(mut self) -> Result<Running> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = self.command.spawn().context("cannot start what is tried")?;
+        let child = self.command.spawn().context("cannot start the program under test")?;
         Ok(Running { child, memory: self.memory })
     }
 
-    /// Makes the call, and waits for its end.
+    /// Starts the call, and waits for its end.
     pub fn ended(self) -> Result<Ended> {
         self.start()?.ended()
     }
 }
 
-/// A call that was made.
+/// A call that was started.
 pub struct Running {
     child: Child,
     memory: Option<usize>,
 }
 
 impl Running {
-    /// Process of the call, which leads a group of its own.
+    /// The process of the call, which leads a process group of its own.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Waits for the end of the call. A call that has to be ended for its time is a failure of
-    /// zprobe.
+    /// Waits for the end of the call. A call that exceeds the time limit is terminated, and counts as a
+    /// failure of zprobe.
     pub fn ended(self) -> Result<Ended> {
         let mut control = self.child.controlled_with_output();
         if let Some(limit) = self.memory {
             control = control.memory_limit(limit);
         }
         let output = control.time_limit(TIME_LIMIT).terminate_for_timeout().wait();
-        let output = output.context("cannot wait for what is tried")?;
-        let output = output.with_context(|| format!("did not end within {TIME_LIMIT:?}"))?;
+        let output = output.context("cannot wait for the program under test")?;
+        let output =
+            output.with_context(|| format!("the call did not end within {TIME_LIMIT:?}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(Ended {
             status: output.status,
@@ -118,19 +118,19 @@ impl Running {
     }
 }
 
-/// The end of a call, and its output.
+/// The end of a call, and the output of the call.
 pub struct Ended {
-    /// Exit code or signal.
+    /// The exit code or the signal.
     pub status: ExitStatus,
-    /// Standard output.
+    /// The text on standard output.
     pub stdout: String,
-    /// Standard error.
+    /// The text on standard error.
     pub stderr: String,
 }
 
 impl Ended {
-    /// The exit code, of a call that ended as every one has to: with a code that is documented,
-    /// without a panic, and with a single error of reasonable length if nothing was done.
+    /// The exit code of a call that ended as every call has to: with a documented code, without a panic, and
+    /// with a single error of reasonable length if nothing was done.
     pub fn code(&self) -> Result<i64> {
         self.no_panic()?;
         let Some(code @ 0..=4) = self.status.code() else {
@@ -150,7 +150,7 @@ impl Ended {
         Ok(code)
     }
 
-    /// The exit code, which has to be one of these.
+    /// The exit code, which has to be one of `allowed`.
     pub fn code_of(&self, allowed: &[i64]) -> Result<i64> {
         let code = self.code()?;
         ensure!(allowed.contains(&code), "exit code {code}: {}", self.last_words());
@@ -167,7 +167,7 @@ impl Ended {
         Ok(())
     }
 
-    /// End of standard error, for a failure.
+    /// The end of standard error, for the message of a failure.
     fn last_words(&self) -> String {
         let chars: Vec<char> = self.stderr.trim_end().chars().collect();
         chars[chars.len().saturating_sub(200)..].iter().collect()
@@ -182,7 +182,7 @@ fn unstyled(mut line: &str) -> &str {
     line
 }
 
-/// Fails if a log of a rank in `dir`, or anything else that was written there, has a panic in it.
+/// Fails if a file in `dir`, such as the log of a rank, has a panic in it.
 pub fn no_panic_in(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();

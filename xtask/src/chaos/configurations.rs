@@ -1,8 +1,7 @@
-//! Command lines and files that ask for something: valid, contradictory, extreme, or no
-//! configuration at all.
+//! Command lines and files that ask for something: valid, contradictory, extreme, or no configuration at all.
 //!
-//! In place of the ranks of a run there is a program that says nothing, so that a valid run ends at
-//! once, as crashed.
+//! The ranks of a run are replaced by a program that prints nothing, so that a valid run ends at once, as
+//! crashed.
 
 mod deepspeed;
 mod flags;
@@ -13,8 +12,8 @@ use anyhow::{Result, ensure};
 use super::calls::Call;
 use super::{Campaign, Case, Survival};
 
-/// The campaign of command lines and files, each of which is run, or refused with a message of
-/// reasonable length.
+/// The campaign of command lines and files. Each is either run or refused with a message of reasonable
+/// length.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "configurations",
     faults: "command lines, DeepSpeed files, zprobe.toml, probes, zoo rows, baselines: wrong, extreme, hostile",
@@ -26,16 +25,16 @@ pub const CAMPAIGN: Campaign = Campaign {
 /// A call of zprobe, and the answers that it may give.
 struct Question {
     call: Call,
-    /// Name that a refusal has to contain, where only one thing is wrong.
+    /// The name that a refusal has to contain; `None` if several things may be wrong.
     named: Option<String>,
-    /// Exit codes that are possible.
+    /// The exit codes that the call may end with.
     codes: &'static [i64],
 }
 
 /// A function that makes a question.
 type Ask = fn(&mut Case) -> Result<Question>;
 
-/// All questions; one that stands twice is drawn twice as often.
+/// All questions; a question that is listed twice is drawn twice as often.
 const WAYS: &[Ask] = &[
     flags::of_a_run,
     deepspeed::file,
@@ -68,13 +67,13 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// `zprobe run` with a program in place of its ranks that ends at once, and says nothing.
+/// `zprobe run` whose ranks are replaced by a program that prints nothing and ends at once.
 fn run(case: &Case) -> Result<Call> {
     case.zprobe(["run", "--out", "run", "--rank-program", "true"])
 }
 
-/// Possible exit codes of such a run, which is refused, crashes, or is interrupted.
+/// The possible exit codes of a run without ranks, which is refused, crashes, or is interrupted.
 const OF_A_RUN: &[i64] = &[2, 3];
 
-/// Possible exit codes of a command that only lists.
+/// The possible exit codes of a command that only lists.
 const OF_A_LIST: &[i64] = &[0, 2];

@@ -11,9 +11,9 @@ use crate::workspace;
 
 /// A recorded trace.
 pub struct Fixture {
-    /// Name of its directory.
+    /// The name of the trace's directory.
     pub name: String,
-    /// Lines of the trace, without line feeds.
+    /// The lines of the trace, without line feeds.
     pub lines: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ pub fn named(name: &str) -> Result<&'static Fixture> {
     found.with_context(|| format!("there is no recorded trace {name}"))
 }
 
-/// Directory of the recorded trace of this name.
+/// The directory of the recorded trace of this name.
 pub fn dir(name: &str) -> PathBuf {
     workspace::root().join("fixtures/traces").join(name)
 }
@@ -52,11 +52,11 @@ fn read() -> Result<Vec<Fixture>> {
     Ok(fixtures)
 }
 
-/// Name of a trace in a run directory.
+/// The name of a trace in a run directory.
 pub const TRACE: &str = "trace.jsonl";
 
 impl Fixture {
-    /// Line `number` as JSON.
+    /// The record in line `number`, as JSON.
     pub fn record(&self, number: usize) -> Result<Value> {
         serde_json::from_str(&self.lines[number])
             .with_context(|| format!("{}, line {}", self.name, number + 1))

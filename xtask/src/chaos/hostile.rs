@@ -1,5 +1,5 @@
-//! Hostile strings in every text of a trace, in names of files and in arguments, read in every
-//! form.
+//! Hostile strings in every text of a trace, in names of files and in arguments, read in every form of
+//! output.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::calls::Ended;
 use super::{Campaign, Case, Survival, fixtures, markup};
 
-/// The campaign that puts every string in every place, and reads it in every form.
+/// The campaign that puts every string in every place of a run, and reads the run in every form of output.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "hostile",
     faults: "strings for terminals, CIs, Markdown, browsers and Python in every text, in every form",
@@ -20,9 +20,9 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// The strings; each has [`markup::MARK`] in it.
+/// The hostile strings; each contains [`markup::MARK`].
 const STRINGS: &[&str] = &[
-    // Terminals.
+    // Strings for terminals.
     "\u{1b}]52;c;SU5KRUNURUQ=\u{7}INJECTED",
     "\u{1b}]0;INJECTED\u{7}",
     "\u{1b}]8;;http://INJECTED.example\u{1b}\\click\u{1b}]8;;\u{1b}\\",
@@ -43,7 +43,7 @@ const STRINGS: &[&str] = &[
     "INJ\u{200b}ECTED INJECTED\u{feff}",
     "INJECTED\u{2028}two\u{2029}three\u{85}four",
     "\u{e0041}\u{e0042}INJECTED",
-    // CIs.
+    // Strings for CIs.
     "::error::INJECTED",
     "\n::error::INJECTED",
     "\r\n::add-mask::INJECTED",
@@ -53,7 +53,7 @@ const STRINGS: &[&str] = &[
     "\n##vso[task.setvariable variable=x]INJECTED",
     "\u{85}::error::INJECTED",
     "a%0A::error::INJECTED",
-    // Markdown and HTML.
+    // Strings for Markdown and HTML.
     "![x](http://e.example/INJECTED.png)",
     "[x](javascript:INJECTED)",
     "<img src=x onerror=INJECTED>",
@@ -70,7 +70,7 @@ const STRINGS: &[&str] = &[
     "|<b INJECTED>|\\|<b INJECTED>",
     "\\![x](http://e.example/INJECTED)\\",
     "[INJECTED]: http://e.example/INJECTED",
-    // Python, shells, formats.
+    // Strings for Python, shells and format strings.
     "\"\"\"\nimport INJECTED\nINJECTED()\n\"\"\"",
     "'''\nINJECTED()\n'''",
     "\\\"\"\"\nINJECTED()\n",
@@ -88,25 +88,25 @@ struct Place {
     at: At,
 }
 
-/// The way in which a string is put into its place.
+/// The way to put a string in a place.
 enum At {
-    /// In the record of a trace: the type of its event, and the field in the event.
+    /// In a record of a trace: the type of its event, and the field of the event.
     Record(&'static str, &'static str),
-    /// In a record that the trace does not have otherwise: this one, with the string for `@`.
+    /// In an additional record of the trace: the event, with the string in place of `@`.
     NewRecord(&'static str),
-    /// In the specification, as the name of an engine's configuration or as a value in it.
+    /// In the specification, as a key of an engine's configuration or as a value in it.
     Configuration,
-    /// In a log.
+    /// In the log of a rank.
     Log,
     /// In the name of the run directory.
     Directory,
-    /// In an argument that is refused.
+    /// In an argument that zprobe refuses.
     Argument,
-    /// In a file that is refused.
+    /// In a file that zprobe refuses.
     File,
 }
 
-/// All places.
+/// All places where a string may stand.
 const PLACES: &[Place] = &[
     Place { name: "run id", at: At::Record("run-started", "/run") },
     Place { name: "version of zprobe", at: At::Record("run-started", "/event/zprobe") },
@@ -182,14 +182,14 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// Writes a run directory with the string in its place, and returns its name; none if no directory
-/// can have that name.
+/// Writes a run directory with the string in its place, and returns the directory's name; `None` if no
+/// directory can have that name.
 fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
     let fixture = fixtures::named("boundary-leak")?;
     let mut records = (0..fixture.lines.len())
         .map(|line| fixture.record(line))
         .collect::<Result<Vec<Value>>>()?;
-    // DeepSpeed has a script in the attachment.
+    // DeepSpeed, because its attachments hold a script.
     let spec = &mut records[0]["event"]["spec"];
     spec["engine"] = json!("deepspeed");
     spec["inject"] = Value::Null;
@@ -199,7 +199,7 @@ fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
         At::Record(kind, pointer) => {
             let mut found = false;
             for record in records.iter_mut().filter(|record| record["event"]["type"] == **kind) {
-                let field = record.pointer_mut(pointer).context("the records have other fields")?;
+                let field = record.pointer_mut(pointer).context("a record lacks the field")?;
                 *field = json!(string);
                 found = true;
             }
@@ -208,7 +208,8 @@ fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
         At::NewRecord(event) => {
             let string = json!(string).to_string();
             let event = event.replace('@', &string[1..string.len() - 1]);
-            let event: Value = serde_json::from_str(&event).context("a record of this campaign")?;
+            let event: Value =
+                serde_json::from_str(&event).context("a planted record is no JSON")?;
             let by_rank = !matches!(event["type"].as_str(), Some("stderr" | "protocol-violated"));
             let rank = if by_rank { json!(1) } else { Value::Null };
             let run = records[0]["run"].clone();
@@ -225,7 +226,7 @@ fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
         At::Log => log = Some(string),
         At::Directory if string.contains('\0') || string.contains('/') => return Ok(None),
         At::Directory => run = format!("run-{string}"),
-        At::Argument | At::File => bail!("this is no place in a run directory"),
+        At::Argument | At::File => bail!("the place is not in a run directory"),
     }
     let text: String = records.iter().map(|record| format!("{record}\n")).collect();
     fixtures::write(&case.dir.join(&run), text.as_bytes())?;
@@ -236,12 +237,12 @@ fn plant(case: &mut Case, string: &str, at: &At) -> Result<Option<String>> {
     Ok(Some(run))
 }
 
-/// Diagnoses the run in every form, with styles as on a terminal.
+/// Shows the report of the run in every form, with styles as on a terminal.
 fn every_form(case: &Case, run: &str) -> Result<()> {
     for form in ["full", "concise", "markdown", "github"] {
         let call = case.zprobe(["diagnose", run, "--output-format", form])?;
         let call = call.env("CLICOLOR_FORCE", "1").env("GITHUB_STEP_SUMMARY", "summary.md");
-        // Exports do not depend on the form that is printed.
+        // Exports do not depend on the printed form.
         let exports = EXPORTS.map(|(kind, _)| format!("--export-{kind}=out.{kind}"));
         let call = if form == "full" { call.args(exports) } else { call };
         let ended = call.ended()?;
@@ -264,10 +265,10 @@ fn every_form(case: &Case, run: &str) -> Result<()> {
     }
 }
 
-/// The check that a reader of a text makes.
+/// The check of a text, in place of the text's reader.
 type Look = fn(&str) -> Result<()>;
 
-/// Kinds of exports, each with the check of its reader.
+/// The kinds of exports, each with its check.
 const EXPORTS: [(&str, Look); 4] = [
     ("json", markup::json),
     ("sarif", markup::json),
@@ -295,7 +296,7 @@ fn attachment(case: &Case, run: &str) -> Result<()> {
         if path.is_dir() {
             continue;
         }
-        let text = fs::read_to_string(&path).with_context(|| format!("{name} is no text"))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("file {name} is no text"))?;
         let looks = match path.extension().map(|it| it.as_bytes()) {
             Some(b"md") => markup::markdown(&text),
             Some(b"html") => markup::html(&text),
@@ -358,7 +359,7 @@ fn refused_file(case: &Case, string: &str) -> Result<()> {
     Ok(())
 }
 
-/// A string as TOML writes it.
+/// A string as a TOML literal.
 fn toml_string(text: &str) -> String {
     let escaped: String = text
         .chars()
@@ -378,7 +379,7 @@ fn refused(ended: Ended) -> Result<()> {
     people(&ended.stdout)
 }
 
-/// Checks a text as people see it: on a terminal, and in the log of a CI.
+/// Checks a text as people see the text: on a terminal, and in the log of a CI.
 fn people(text: &str) -> Result<()> {
     markup::terminal(text)?;
     markup::log_of_a_ci(text)

@@ -1,4 +1,4 @@
-//! The processes of a case, which are known by a variable that they inherit from the first of them.
+//! The processes of a case, recognised by an environment variable that they inherit from the first process.
 
 use std::fs;
 use std::thread;
@@ -10,15 +10,15 @@ use nix::unistd::Pid;
 
 use super::Case;
 
-/// Name of that variable.
+/// The name of the variable that marks the processes of a case.
 pub const MARK: &str = "CHAOS_CASE";
 
-/// Most time that a process may take to end once nobody needs it any more; only one that hangs
-/// reaches it.
+/// The longest time until a process that is no longer needed ends; only a process that hangs reaches this
+/// limit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Case {
-    /// The processes of this case that are there now, in the order of their ids.
+    /// The running processes of this case, in the order of their ids.
     pub fn processes(&self) -> Vec<Pid> {
         let wanted = format!("{MARK}={}", self.mark);
         let mut found: Vec<Pid> = fs::read_dir("/proc")
@@ -36,7 +36,7 @@ impl Case {
         found
     }
 
-    /// Fails if a process of this case stays, and ends that process.
+    /// Fails if a process of this case does not end by itself, and kills that process.
     pub fn nothing_is_left(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -47,7 +47,7 @@ impl Case {
             if Instant::now() > deadline {
                 let names: Vec<String> = left.iter().map(|pid| describe(*pid)).collect();
                 for pid in left {
-                    // It may have ended by itself in between.
+                    // The process may have ended by itself in between.
                     let _ = kill(pid, Signal::SIGKILL);
                 }
                 bail!("processes are left: {}", names.join("; "));
@@ -57,7 +57,7 @@ impl Case {
     }
 }
 
-/// A process as its command line shows it.
+/// The command line of a process.
 fn describe(pid: Pid) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&words).replace('\0', " ").trim_end().to_owned()

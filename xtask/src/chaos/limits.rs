@@ -11,7 +11,7 @@ use super::calls::no_panic_in;
 use super::{Campaign, Case, Survival, fixtures};
 use crate::workspace;
 
-/// The campaign that puts every limit around every command.
+/// The campaign that runs every command under every limit.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "limits",
     faults: "full disks, small limits, closed streams, odd environments and arguments",
@@ -20,7 +20,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// A limit, as a script for bash in which `"$@"` is zprobe's command line and `$PWD` the directory
+/// A limit, as a script for bash. In the script `"$@"` is zprobe's command line, and `$PWD` is the directory
 /// of the case.
 struct Limit {
     script: &'static str,
@@ -30,15 +30,15 @@ struct Limit {
 /// The failures of zprobe that a limit excuses.
 #[derive(Clone, Copy, PartialEq)]
 enum Hinders {
-    /// No failure: zprobe does what it always does.
+    /// No failure: zprobe does the same as without the limit.
     Nothing,
-    /// Any failure: zprobe may refuse, or report that an engine did not run, and must not find bugs
-    /// in it.
+    /// Any failure: zprobe may refuse, or report that an engine did not run. Bugs must not be found in the
+    /// engine.
     Anything,
 }
 
-/// Arguments of `zprobe` that are tried under each limit. `DISK` is a directory that a limit may
-/// have filled, and `FIXTURE` that of a recorded trace.
+/// The arguments of `zprobe` that are tried under each limit. `DISK` is a directory that a limit may have
+/// filled, and `FIXTURE` is the directory of a recorded trace.
 const COMMANDS: &[&[&str]] = &[
     &["run", "--ga", "2", "--timeout", "60", "--out", "DISK/run"],
     &["run", "--ga", "1", "--timeout", "60", "--repeat", "2", "--out", "DISK/run"],
@@ -52,7 +52,7 @@ macro_rules! limits {
     };
 }
 
-/// All limits. Those that mount something or leave a network do so in a namespace of their own.
+/// All limits. A limit that mounts a file system or leaves a network does so in a namespace of its own.
 const LIMITS: &[Limit] = limits! {
     Nothing: [
         r#""$@" <&-"#,
@@ -148,7 +148,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     } else {
         case.call(Path::new("bash"))
     };
-    // A disk in a namespace goes with the namespace, so its contents are copied out.
+    // A disk in a namespace disappears with the namespace, so its contents are copied out.
     call = call.args([
         "-c",
         &format!("{}\ncode=$?; cp -r disk kept 2>/dev/null; exit $code", limit.script),
@@ -168,12 +168,12 @@ fn judge(case: &Case, limit: &Limit, command: &str, ended: super::calls::Ended) 
     let usual = i64::from(is_diagnosis);
     let closed = limit.script.contains("2>");
     if closed && ended.status.code() == Some(2) && limit.hinders == Hinders::Anything {
-        // Standard error is closed: there is no message to check.
+        // The limit closes standard error, so there is no message to check.
         return ended.no_panic();
     }
     match limit.hinders {
         Hinders::Nothing => ended.code_of(&[usual])?,
-        // An engine that is right is never found to be wrong.
+        // zprobe never finds a bug in a correct engine.
         Hinders::Anything if !is_diagnosis => ended.code_of(&[0, 2, 3, 4])?,
         Hinders::Anything => ended.code_of(&[1, 2])?,
     };

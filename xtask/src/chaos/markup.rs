@@ -1,17 +1,16 @@
-//! The readers of a text that zprobe wrote: a terminal, GitHub, a Markdown renderer, a browser,
-//! Python.
+//! The readers of zprobe's texts: a terminal, GitHub, a Markdown renderer, a browser, Python.
 //!
-//! Each check fails if a hostile string, which has [`MARK`] in it, became more than text.
+//! Each check fails if a hostile string, which contains [`MARK`], became more than text.
 
 use anyhow::{Context as _, Result, ensure};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use serde_json::Value;
 
-/// Part of every hostile string.
+/// The part that all hostile strings share.
 pub const MARK: &str = "INJECTED";
 
-/// Checks a text for a terminal: its only escape sequences are zprobe's own colours and styles, and
-/// no other character moves, hides or turns around text.
+/// Checks a text for a terminal: the only escape sequences are zprobe's own colours and styles, and no other
+/// character moves, hides or reverses text.
 pub fn terminal(text: &str) -> Result<()> {
     let mut rest = text;
     while let Some(at) = rest.find(|c: char| is_control(c) || is_invisible(c)) {
@@ -25,10 +24,10 @@ pub fn terminal(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Text behind an escape sequence for a colour or a style that zprobe uses.
+/// The text after an escape sequence for a colour or a style that zprobe uses; `None` for any other text.
 fn style(text: &str) -> Option<&str> {
     let (parameters, after) = text.strip_prefix("\u{1b}[")?.split_once('m')?;
-    // zprobe has no blinking and no hidden text.
+    // zprobe uses no blinking and no hidden text.
     let known =
         |number: &str| number.is_empty() || matches!(number.parse(), Ok(0..=4 | 30..=39 | 90..=97));
     parameters.split(';').all(known).then_some(after)
@@ -38,29 +37,27 @@ fn is_control(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t')
 }
 
-/// Characters that turn text around, or are not seen.
+/// Characters that reverse text, or that are invisible.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
         || matches!(c, '\u{61c}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Checks a log of GitHub Actions or Azure Pipelines: no line is a command that the hostile string
-/// begins.
+/// Checks a log of GitHub Actions or Azure Pipelines: no line is a command that begins in the hostile string.
 pub fn log_of_a_ci(text: &str) -> Result<()> {
     for line in text.split(['\n', '\r']) {
         let line = line.trim_start();
-        // zprobe's own commands have the string behind their properties.
+        // zprobe's own commands have the string after their properties.
         let own = ["::error title=", "::warning title=", "::notice title=", "::error file="];
         let is_own = own.iter().any(|own| line.starts_with(own));
         let is_command =
             line.starts_with("::") || line.starts_with("##[") || line.starts_with("##vso[");
-        ensure!(!is_command || is_own || !line.contains(MARK), "a command for the CI: {line}");
+        ensure!(!is_command || is_own || !line.contains(MARK), "a line commands the CI: {line}");
     }
     Ok(())
 }
 
-/// Checks Markdown as GitHub renders it: no HTML, no link, no image, no heading with the string in
-/// it.
+/// Checks Markdown as GitHub renders it: no HTML, link, image or heading contains the string.
 pub fn markdown(text: &str) -> Result<()> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_GFM;
     let mut code = false;
@@ -75,9 +72,9 @@ pub fn markdown(text: &str) -> Result<()> {
                 ensure!(!dest_url.contains(MARK), "a link in Markdown: {dest_url}");
             }
             Event::Text(text) if !code => {
-                // GitHub would notify whoever is mentioned. A bare address is a link to what it
-                // says, and loads nothing.
-                ensure!(!text.contains("@INJECTED"), "somebody is mentioned in Markdown: {text}");
+                // GitHub would notify a mentioned user. A bare address is a link to itself, and loads
+                // nothing.
+                ensure!(!text.contains("@INJECTED"), "a user is mentioned in Markdown: {text}");
             }
             _ => {}
         }
@@ -94,7 +91,7 @@ pub fn html(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks XML: as HTML, and with no character that XML cannot hold.
+/// Checks XML: the text passes [`html`], and has no character that XML cannot hold.
 pub fn xml(text: &str) -> Result<()> {
     html(text)?;
     let forbidden = |c: char| {
@@ -107,13 +104,13 @@ pub fn xml(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks JSON, in which every string is only data.
+/// Checks that a text is JSON, in which every string is only data.
 pub fn json(text: &str) -> Result<()> {
-    serde_json::from_str::<Value>(text).map(drop).context("no JSON")
+    serde_json::from_str::<Value>(text).map(drop).context("the text is no JSON")
 }
 
-/// A program for Python that unpacks an archive into a directory, and fails if a script in it does
-/// not parse or has a name with [`MARK`] in it.
+/// A Python program that unpacks an archive into a directory. It fails if a script in the archive does not
+/// parse or has a name that contains [`MARK`].
 pub const PYTHON: &str = "
 import ast, pathlib, sys, zipfile
 zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])

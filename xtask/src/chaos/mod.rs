@@ -1,9 +1,8 @@
-//! The fault campaign: zprobe's release programs under attack, and on machines that let them down.
+//! The fault campaign: zprobe's release programs under attack, and on failing machines.
 //!
-//! A [`Campaign`] is a number of cases. A case depends on its number, and on random choices that
-//! follow from the seed and that number, so that it can be made again by itself. Each starts zprobe
-//! as a user would, from outside, and says whether zprobe survived. [`runner`] runs them, and
-//! [`table`] shows the results.
+//! A [`Campaign`] is a number of cases. A case depends only on its number and on random choices that follow
+//! from the seed and that number, so each case can be repeated by itself. Each case starts zprobe as a user
+//! would, and returns whether zprobe survived. [`runner`] runs the cases, and [`table`] shows the results.
 
 mod calls;
 mod configurations;
@@ -28,20 +27,20 @@ use fastrand::Rng;
 use crate::page::Page;
 use crate::workspace;
 
-/// The page with the table.
+/// The page with the table of campaigns.
 pub const PAGE: Page = Page { path: "docs/reliability.md", command: "cargo xtask chaos" };
 
 /// One kind of fault, with all its cases.
 struct Campaign {
-    /// Name of the campaign on the command line.
+    /// The name of the campaign on the command line.
     name: &'static str,
-    /// The faults that zprobe meets, in a line.
+    /// The faults that zprobe meets, in one line.
     faults: &'static str,
-    /// Number of cases.
+    /// The number of cases.
     full: usize,
-    /// Number of cases that the short form tries, evenly over all.
+    /// The number of cases of the short form, spread evenly over all cases.
     short: usize,
-    /// Tries a case. An error says how zprobe did not survive it.
+    /// Tries a case. The error is the way in which zprobe did not survive the case.
     try_case: fn(&mut Case) -> Result<Survival>,
 }
 
@@ -55,23 +54,24 @@ const CAMPAIGNS: &[Campaign] = &[
     hostile::CAMPAIGN,
 ];
 
-/// The outcome of a case that zprobe did not fail.
+/// The outcome of a case that zprobe survived, or that was not made.
 enum Survival {
-    /// zprobe did what it has to.
+    /// zprobe behaved as required.
     Survived,
     /// The case cannot be made on this machine, for this reason.
     Skipped(String),
 }
 
-/// A case, and everything that it may use.
+/// A case, and everything that the case may use.
 struct Case {
-    /// Number of the case in the campaign, from 0.
+    /// The number of the case in the campaign, from 0.
     number: usize,
-    /// Random choices that are the same whenever the case is made.
+    /// The source of random choices, which are the same whenever the case is made.
     rng: Rng,
-    /// An empty directory of its own.
+    /// An empty directory for the case.
     dir: PathBuf,
-    /// Value of the variable by which its processes are known: see [`leftovers`].
+    /// The value of the environment variable by which the processes of the case are recognised: see
+    /// [`leftovers`].
     mark: String,
 }
 
@@ -92,7 +92,7 @@ impl Case {
         Ok(Self { number, rng: Rng::with_seed(start), dir, mark })
     }
 
-    /// One of these choices, drawn at random.
+    /// One of the choices, drawn at random.
     fn one_of<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.rng.usize(..choices.len())]
     }
@@ -123,17 +123,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// The short form, as every run of the tests has it.
+    /// The options of the short form, which every run of the tests uses.
     pub fn short() -> Self {
         Self { seed: 1, short: true, only: Vec::new(), jobs: 2, write: false }
     }
 
-    /// Numbers of the cases of a campaign that are asked for.
+    /// The numbers of the requested cases of a campaign.
     fn numbers(&self, campaign: &Campaign) -> Vec<usize> {
         let tried = if self.short { campaign.short } else { campaign.full };
         let all = || {
-            // One case of every `every`, and not always the first: similar cases lie at equal
-            // distances.
+            // One of every `every` cases, and not always the first: similar cases lie at equal distances.
             let every = campaign.full / tried;
             (0..tried).map(|at| at * every + at.wrapping_mul(2_654_435_761) % every).collect()
         };
@@ -146,7 +145,7 @@ impl Options {
     }
 }
 
-/// A campaign, or one case of it.
+/// A campaign, or one case of a campaign.
 #[derive(Clone)]
 struct Only {
     campaign: &'static str,
@@ -160,16 +159,16 @@ impl FromStr for Only {
         let (name, number) = text.split_once(':').map_or((text, None), |it| (it.0, Some(it.1)));
         let Some(campaign) = CAMPAIGNS.iter().find(|campaign| campaign.name == name) else {
             let names: Vec<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-            bail!("there is no campaign of this name; there are {}", names.join(", "));
+            bail!("no campaign has this name; the campaigns are {}", names.join(", "));
         };
-        let number = number.map(str::parse).transpose().context("a case has a number")?;
+        let number = number.map(str::parse).transpose().context("not the number of a case")?;
         let last = campaign.full - 1;
-        ensure!(number.is_none_or(|it| it <= last), "cases of {name} are 0 to {last}");
+        ensure!(number.is_none_or(|it| it <= last), "the cases of {name} are 0 to {last}");
         Ok(Self { campaign: campaign.name, number })
     }
 }
 
-/// Runs the campaigns, prints their results, and fails if zprobe did.
+/// Runs the campaigns, prints their results, and fails if zprobe did not survive a case.
 pub fn run(options: &Options) -> Result<()> {
     ensure!(options.jobs > 0, "--jobs 0: must be at least 1");
     let mut results = Vec::new();

@@ -12,23 +12,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Campaign, Case, Options, Survival};
 
-/// Results of a campaign.
+/// The results of a campaign.
 pub struct Results {
-    /// Name of the campaign.
+    /// The name of the campaign.
     pub name: &'static str,
-    /// The faults that zprobe met.
+    /// The faults that zprobe met, in one line.
     pub faults: &'static str,
-    /// Number of cases that were tried.
+    /// The number of cases that were tried.
     pub tried: usize,
-    /// Number of cases that this machine cannot make, by the reason.
+    /// The number of cases that this machine cannot make, for each reason.
     pub skipped: BTreeMap<String, usize>,
-    /// Failures of zprobe: a line each, in the order of the case numbers.
+    /// Failures of zprobe: one line each, in the order of the case numbers.
     pub failures: Vec<String>,
-    /// Time of the whole campaign.
+    /// The time of the whole campaign.
     pub took: Duration,
 }
 
-/// Runs cases of a campaign.
+/// Runs the cases of a campaign that have these numbers.
 pub fn run(campaign: &Campaign, numbers: &[usize], options: &Options) -> Result<Results> {
     let start = Instant::now();
     let bar = ProgressBar::new(numbers.len() as u64).with_prefix(campaign.name);
@@ -39,7 +39,7 @@ pub fn run(campaign: &Campaign, numbers: &[usize], options: &Options) -> Result<
         while let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = try_one(campaign, number, options.seed);
             bar.inc(1);
-            // A poisoned lock means that a case panicked: its thread is reported below.
+            // A poisoned lock means that a case panicked: the panic is reported below.
             let Ok(mut said) = said.lock() else { return };
             match outcome {
                 Ok(Survival::Survived) => {}
@@ -71,15 +71,15 @@ pub fn run(campaign: &Campaign, numbers: &[usize], options: &Options) -> Result<
     })
 }
 
-/// Tries a case. Its directory stays if zprobe did not survive, to be looked at.
+/// Tries a case. If zprobe does not survive, the directory of the case stays, so that it can be inspected.
 fn try_one(campaign: &Campaign, number: usize, seed: u64) -> Result<Survival> {
     let mut case = Case::new(campaign, number, seed)?;
     let survival = (campaign.try_case)(&mut case)?;
-    fs::remove_dir_all(&case.dir).context("what a case has left cannot be removed")?;
+    fs::remove_dir_all(&case.dir).context("cannot remove the directory of a case")?;
     Ok(survival)
 }
 
-/// A failure in a line that a terminal can show.
+/// A failure as one line that a terminal can show.
 fn one_line(failure: &Error) -> String {
     const MOST: usize = 400;
     let whole: String = format!("{failure:#}").escape_debug().to_string();

@@ -1,4 +1,4 @@
-//! Secrets in every place of a run from which a bug report takes something.
+//! Secrets in every part of a run that a bug report takes something from.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::calls::Call;
 use super::{Campaign, Case, Survival, fixtures};
 
-/// The campaign that plants every form of a secret in every place.
+/// The campaign that plants every form of a secret in every place of a run.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "secrets",
     faults: "secrets in environment, configuration, arguments and logs, of which none may leave",
@@ -18,15 +18,15 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// A text with a secret in it, whose place is `@`, and what the secret is made of.
+/// A text with `@` in place of a secret, and the characters that the secret consists of.
 struct Form {
     text: &'static str,
-    /// The beginning by which such a secret is known; the rest is drawn.
+    /// The prefix by which such a secret is recognised; the rest is drawn at random.
     prefix: &'static str,
     alphabet: &'static str,
     length: usize,
-    /// True if the secret is the name of a user or of a machine, which stays in the exports that
-    /// users make for themselves.
+    /// True if the secret is the name of a user or of a machine. Such a name stays in the exports that users
+    /// make for themselves.
     is_name: bool,
 }
 
@@ -49,7 +49,7 @@ const fn name(text: &'static str, alphabet: &'static str, length: usize) -> Form
     Form { text, prefix: "", alphabet, length, is_name: true }
 }
 
-/// Forms of secrets, with words around them.
+/// Forms of secrets, with words around the secret.
 const FORMS: &[Form] = &[
     form("password: @", "", ALNUM, 14),
     form("password=@", "", PUNCTUATED, 16),
@@ -121,13 +121,13 @@ const FORMS: &[Form] = &[
     name("mail to @@cluster.example", LETTERS, 9),
 ];
 
-/// Forms of a report on standard output.
+/// The forms of a report on standard output.
 const FORMATS: &[&str] = &["full", "concise", "json", "markdown", "junit", "github", "sarif"];
 
 /// A place where a secret may stand.
 struct Place {
     name: &'static str,
-    /// Plants the secret: `text` has it in its words, `secret` is the secret alone.
+    /// Plants the secret: `text` has the secret within words, `secret` is the bare secret.
     plant: fn(&mut Planting, text: &str, secret: &str),
 }
 
@@ -141,7 +141,7 @@ struct Planting {
     rng: fastrand::Rng,
 }
 
-/// All places.
+/// All places where a secret may stand.
 const PLACES: &[Place] = &[
     Place { name: "log of a rank", plant: Planting::log },
     Place { name: "variable", plant: Planting::variable },
@@ -159,7 +159,7 @@ impl Planting {
     }
 
     fn variable(&mut self, text: &str, secret: &str) {
-        // Prefixes of variables whose values the report shows.
+        // Prefixes of the variables whose values the report shows.
         let prefixes = ["NCCL_", "TORCH_", "ZPROBE_", "DS_", "MASTER_"];
         let prefix = prefixes[self.rng.usize(..prefixes.len())];
         let (ending, value) =
@@ -225,7 +225,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     let alphabet: Vec<char> = form.alphabet.chars().collect();
     let drawn: String = (0..form.length).map(|_| *case.one_of(&alphabet)).collect();
     let secret = format!("{}{drawn}", form.prefix);
-    // Only the first `@` is the place of the secret: a second one belongs to a URL.
+    // Only the first `@` stands for the secret: a second one belongs to a URL.
     let text = form.text.replacen('@', &secret, 1);
 
     let fixture = fixtures::named("rank-dies")?;
@@ -282,7 +282,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// Files in which the secret stands, as it is or as JSON, HTML or a URL write it.
+/// The files that contain the secret, either literally or as JSON, HTML or a URL encode it.
 fn leaks(dir: &Path, secret: &str) -> Result<Vec<String>> {
     let json = json!(secret).to_string();
     let html = secret.replace('&', "&amp;").replace('\'', "&#x27;");

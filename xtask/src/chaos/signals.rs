@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use super::calls::{Ended, Running, no_panic_in};
 use super::{Campaign, Case, Survival, fixtures};
 
-/// A run of the native engine, in which one process is sent a signal.
+/// The campaign of runs of the native engine in which one process gets a signal.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "signals",
     faults: "signals to launcher, pool, host and ranks at any moment of a run",
@@ -22,7 +22,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// Kinds of runs, by the arguments of `zprobe run`, each with the number of traces at the end.
+/// The kinds of runs: the arguments of `zprobe run`, and the number of traces that the run leaves.
 const RUNS: &[(&[&str], usize)] = &[
     (&["--ga", "2"], 1),
     (&["--ga", "2", "--nproc-per-node", "3"], 1),
@@ -30,17 +30,17 @@ const RUNS: &[(&[&str], usize)] = &[
     (&["--stage", "3", "--ga", "2", "--nproc-per-node", "3", "--repeat", "3"], 3),
 ];
 
-/// Number of kinds of runs, the first ones, that have no pool.
+/// The number of kinds of runs without a pool; they come first in [`RUNS`].
 const COLD: usize = 2;
 
-/// A few more records than a run of [`RUNS`] has.
+/// A number slightly above the records of any run of [`RUNS`].
 const RECORDS: usize = 160;
 
-/// The process, or group of processes, that gets a signal.
+/// The process, or the group of processes, that gets a signal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Target {
     Launcher,
-    /// The launcher and whoever shares its process group, as Ctrl-C does.
+    /// The launcher and the other processes of its process group, as with Ctrl-C.
     Group,
     /// One of the other processes of the run.
     Other,
@@ -50,15 +50,15 @@ enum Target {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sent {
     Once(Signal),
-    /// A second one right behind the first.
+    /// The same signal twice, without a pause.
     Twice(Signal),
-    /// Stopped for a moment.
+    /// SIGSTOP, and SIGCONT a moment later.
     Paused,
-    /// Stopped for good.
+    /// SIGSTOP without SIGCONT.
     Stopped,
 }
 
-/// Targets, and the signals that they get.
+/// All pairs of a target and the signals that the target gets.
 const SIGNALS: &[(Target, Sent)] = &[
     (Target::Launcher, Sent::Once(Signal::SIGINT)),
     (Target::Other, Sent::Once(Signal::SIGKILL)),
@@ -90,19 +90,19 @@ const SIGNALS: &[(Target, Sent)] = &[
 
 fn try_case(case: &mut Case) -> Result<Survival> {
     let (target, sent) = SIGNALS[case.number % SIGNALS.len()];
-    // A stopped pool is given up, too, but only after minutes.
+    // zprobe gives up a stopped pool, too, but only after minutes.
     let runs = if sent == Sent::Stopped { &RUNS[..COLD] } else { RUNS };
     let (words, traces) = *case.one_of(runs);
-    // A rank that is stopped for good is given up soon; all others have more time than they need on
-    // any machine.
+    // A rank that is stopped for good is soon given up; all other runs have more time than they need on any
+    // machine.
     let timeout = if sent == Sent::Stopped { "2" } else { "100" };
     let call = case.zprobe(["run", "--out", "run", "--timeout", timeout])?.with_ranks().args(words);
     let records = case.rng.usize(..RECORDS);
     let then = Duration::from_micros(case.rng.u64(..3000));
     let running = call.start()?;
     let launcher = running.pid();
-    // Half of the cases act by the number of processes, often before the first record, while
-    // libraries are loaded.
+    // Half of the cases wait for a number of processes, often before the first record, while libraries are
+    // loaded.
     if case.rng.bool() {
         wait_for_records(case, &running, records);
     } else {
@@ -116,12 +116,12 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// Sends the signals. A process that is gone already gets nothing.
+/// Sends the signals. A process that has ended gets nothing.
 fn send(case: &mut Case, target: Target, sent: Sent, launcher: Pid) -> Result<()> {
     let mut others = case.processes();
     others.retain(|pid| *pid != launcher);
     if sent == Sent::Stopped {
-        // A launcher waits until a process that it has forked is another program, however long that is
+        // A launcher waits until a forked process has started its program, however long the process is
         // stopped.
         others.retain(|pid| program(*pid) != program(launcher));
     }
@@ -149,12 +149,12 @@ fn send(case: &mut Case, target: Target, sent: Sent, launcher: Pid) -> Result<()
     }
 }
 
-/// Path of the program that a process runs; none of one that is gone.
+/// The path of the program that a process runs; `None` if the process has ended.
 fn program(pid: Pid) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// Checks that a run may end like this, and has left what it must.
+/// Checks that a run may end like this, and has left all that it must leave.
 fn judge(case: &Case, target: Target, sent: Sent, ended: &Ended, traces: usize) -> Result<()> {
     case.nothing_is_left()?;
     ended.no_panic()?;
@@ -175,7 +175,7 @@ fn judge(case: &Case, target: Target, sent: Sent, ended: &Ended, traces: usize) 
     let harmless = matches!(sent, Sent::Once(signal) if harmless.contains(&signal));
     ensure!(
         code == Some(0) || !(harmless || sent == Sent::Paused),
-        "what ends no program ended this one: {}",
+        "a signal that ends no program has ended the launcher: {}",
         ended.stderr.trim_end(),
     );
     if code == Some(0) {
@@ -184,7 +184,7 @@ fn judge(case: &Case, target: Target, sent: Sent, ended: &Ended, traces: usize) 
     readable(case, code)
 }
 
-/// Number of traces of the run in which every rank finished.
+/// The number of traces of the run in which every rank finished.
 fn finished(case: &Case) -> Result<usize> {
     let mut count = 0;
     for dir in trace_dirs(case) {
@@ -195,19 +195,19 @@ fn finished(case: &Case) -> Result<usize> {
     Ok(count)
 }
 
-/// Checks that `zprobe show` reads the traces and comes to the same exit code, and that
-/// `report.json` follows its schema.
+/// Checks that `zprobe show` reads the traces and has the same exit code as the run, and that `report.json`
+/// follows its schema.
 fn readable(case: &Case, code: Option<i64>) -> Result<()> {
     let run = case.dir.join("run");
     let whole = trace_dirs(case).iter().all(|dir| {
-        // A file is a trace once its first line is there.
+        // A file is a trace once its first line is complete.
         fs::read(dir.join(fixtures::TRACE)).is_ok_and(|text| text.contains(&b'\n'))
     });
     if whole && !trace_dirs(case).is_empty() {
         let again = case.zprobe(["diagnose", "run"])?.ended()?.code_of(&[0, 3, 4])?;
         ensure!(
             code.is_none_or(|code| code == again || code == 2),
-            "exit code {code:?}, and {again} when it is diagnosed again"
+            "the run had exit code {code:?}, and `zprobe show` has {again}"
         );
     }
     let report = run.join("report.json");
@@ -219,7 +219,7 @@ fn readable(case: &Case, code: Option<i64>) -> Result<()> {
     Ok(())
 }
 
-/// Directories of the run that hold a trace.
+/// The directories of the run that hold a trace.
 fn trace_dirs(case: &Case) -> Vec<PathBuf> {
     let run = case.dir.join("run");
     let inner = fs::read_dir(&run).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -227,7 +227,7 @@ fn trace_dirs(case: &Case) -> Vec<PathBuf> {
     dirs.filter(|dir| dir.join(fixtures::TRACE).is_file()).collect()
 }
 
-/// Waits until the run has written this many records, or has ended.
+/// Waits until the run has written this number of records, or has ended.
 fn wait_for_records(case: &Case, running: &Running, records: usize) {
     until(running, || {
         let lines = |dir: &PathBuf| {
@@ -238,19 +238,19 @@ fn wait_for_records(case: &Case, running: &Running, records: usize) {
     });
 }
 
-/// Waits until the run has this many processes, or has ended.
+/// Waits until the run has this number of processes, or has ended.
 fn wait_for_processes(case: &Case, running: &Running, count: usize) {
     until(running, || case.processes().len() >= count);
 }
 
-/// Waits until a condition holds, or the run has ended.
+/// Waits until a condition holds, or until the run has ended.
 fn until(running: &Running, is_so: impl Fn() -> bool) {
     while !is_so() && !has_ended(running.pid()) {
         thread::sleep(Duration::from_micros(500));
     }
 }
 
-/// Returns true if a child has ended; nobody has waited for it yet.
+/// Returns true if a child process has ended, even if it has not been waited for.
 fn has_ended(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::runner::Results;
 
-/// A row for each campaign, then the cases that were skipped and those that zprobe did not survive.
+/// The results as Markdown: a row for each campaign, then the skipped cases, then the cases that zprobe did
+/// not survive.
 pub fn table(results: &[Results]) -> String {
     let mut text = String::from(
         "| campaign | what is done | tried | survived | skipped | seconds |\n\

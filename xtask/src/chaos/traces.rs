@@ -1,4 +1,4 @@
-//! Recorded traces with damage, as disks, editors and attackers cause it, read in every form.
+//! Recorded traces with damage, as disks, editors and attackers cause it, read in every form of output.
 
 mod mutation;
 
@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::fixtures::{self, Fixture};
 use super::{Campaign, Case, Survival};
 
-/// The campaign of recorded traces with one to three mutations each, which are diagnosed, and now
-/// and then reported on or compared, too.
+/// The campaign of recorded traces with one to three mutations each. Every trace is diagnosed; some are also
+/// reported on or compared.
 pub const CAMPAIGN: Campaign = Campaign {
     name: "traces",
     faults: "recorded traces with bits flipped, records lost, fields changed, text of enemies",
@@ -22,11 +22,11 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// Forms on standard output.
+/// The forms of a report on standard output.
 const FORMS: &[&str] = &["full", "concise", "json", "markdown", "junit", "github", "sarif"];
 
-/// Size from which traces are drawn less often: they take long and contain nothing that smaller
-/// ones lack.
+/// The size in bytes from which traces are drawn less often: large traces take long and contain nothing that
+/// smaller ones lack.
 const LARGE: usize = 1 << 18;
 
 fn try_case(case: &mut Case) -> Result<Survival> {
@@ -39,11 +39,11 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     let ended = call.ended()?;
     let code = ended.code()?;
     if code != 2 {
-        ensure!(!ended.stdout.is_empty(), "exit code {code} and no report");
+        ensure!(!ended.stdout.is_empty(), "zprobe exited with code {code} and printed no report");
         let report = report(&case.dir.join("out.json"))?;
         ensure!(
             code != 0 || is_covered(case, fixture, &report)?,
-            "{} is clean although data of it are lost",
+            "{} is clean although the damage removed data",
             fixture.name,
         );
     }
@@ -63,7 +63,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
     Ok(Survival::Survived)
 }
 
-/// A random trace; large ones are drawn seldom.
+/// A random trace; large traces are drawn rarely.
 fn draw(case: &mut Case) -> Result<&'static Fixture> {
     let all = fixtures::all()?;
     for _ in 0..10 {
@@ -75,14 +75,14 @@ fn draw(case: &mut Case) -> Result<&'static Fixture> {
     Ok(case.one_of(all))
 }
 
-/// A report that was exported.
+/// A report that zprobe exported.
 fn report(path: &std::path::Path) -> Result<Value> {
-    let text = fs::read_to_string(path).context("the export is not there")?;
+    let text = fs::read_to_string(path).context("zprobe wrote no export")?;
     serde_json::from_str(&text).context("the export is no JSON")
 }
 
-/// Returns true if a clean report covers as much as the one on the trace before its damage, which
-/// has to be clean, too.
+/// Returns true if a clean report covers as much as the report on the undamaged trace, which has to be clean,
+/// too.
 fn is_covered(case: &Case, fixture: &Fixture, report: &Value) -> Result<bool> {
     static BEFORE: Mutex<BTreeMap<String, Option<usize>>> = Mutex::new(BTreeMap::new());
     let count = |report: &Value| report["contributions"].as_array().map_or(0, Vec::len);
@@ -91,7 +91,8 @@ fn is_covered(case: &Case, fixture: &Fixture, report: &Value) -> Result<bool> {
         let call = case.zprobe(["diagnose", "--output-format", "json"])?;
         let ended = call.args([fixtures::dir(&fixture.name)]).ended()?;
         let clean = ended.code()? == 0;
-        let report: Value = serde_json::from_str(&ended.stdout).context("no JSON")?;
+        let report: Value =
+            serde_json::from_str(&ended.stdout).context("zprobe printed no JSON")?;
         known.insert(fixture.name.clone(), clean.then(|| count(&report)));
     }
     Ok(known[&fixture.name].is_some_and(|before| count(report) >= before))

@@ -1,4 +1,5 @@
-//! The archive of a release: the program and all that goes with it, unpacked anywhere, without Python.
+//! The archive of a release: the program with its documentation and completions, which can be unpacked
+//! anywhere, without Python.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,17 +17,17 @@ use super::zprobe::triple;
 use crate::command::run;
 use crate::workspace;
 
-/// Files of the repository that go with the program.
+/// The files of the repository that go into the archive.
 const FILES: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Shells whose completions go with it, each with the name of its file.
+/// The shells whose completions go into the archive, each with the name of its file.
 const COMPLETIONS: [(&str, &str); 3] =
     [("bash", "zprobe.bash"), ("zsh", "_zprobe"), ("fish", "zprobe.fish")];
 
-/// Mode of a program.
+/// The mode of a program.
 const PROGRAM: u32 = 0o755;
 
-/// Mode of any other file.
+/// The mode of any other file.
 const PLAIN: u32 = 0o644;
 
 /// Packs the archive around this program.
@@ -41,14 +42,14 @@ pub fn pack(workshop: &Workshop, program: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Adds all files.
+/// Adds all files of the archive.
 fn fill<W: Write>(archive: &mut Archive<W>, workshop: &Workshop, program: &Path) -> Result<()> {
     archive.file("zprobe", program, PROGRAM)?;
     for name in FILES {
         archive.file(name, &workspace::root().join(name), PLAIN)?;
     }
     for (shell, name) in COMPLETIONS {
-        // A script names the program as it was called, and this one is not where users have theirs.
+        // A completion script names the program as it was called, and users have the program on another path.
         let mut command = Command::new(program);
         let output = command.arg0("zprobe").args(["completions", shell]).output()?;
         ensure!(output.status.success(), "`zprobe completions {shell}` failed");
@@ -65,7 +66,7 @@ fn fill<W: Write>(archive: &mut Archive<W>, workshop: &Workshop, program: &Path)
     Ok(())
 }
 
-/// An archive all of whose files are in one directory.
+/// An archive whose files are all in one directory.
 struct Archive<W: Write> {
     tar: Builder<W>,
     name: String,
@@ -78,7 +79,7 @@ impl<W: Write> Archive<W> {
         self.add(name, &bytes, mode)
     }
 
-    /// Adds a file with this content; owner and time are the same for all.
+    /// Adds a file with this content; the owner and the time are the same for all files.
     fn add(&mut self, name: &str, bytes: &[u8], mode: u32) -> Result<()> {
         let mut header = Header::new_gnu();
         header.set_size(bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! The SHA-256 of every finished file, in the form that `sha256sum --check` reads.
+//! The SHA-256 of every finished file, in the format that `sha256sum --check` reads.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use sha2::{Digest as _, Sha256};
 
-/// Name of the file.
+/// The name of the file with the checksums.
 const NAME: &str = "SHA256SUMS";
 
-/// Writes the sums of all files in a directory into it.
+/// Writes the checksums of all files in a directory into that directory.
 pub fn write(dir: &Path) -> Result<()> {
     let context = || format!("cannot read {}", dir.display());
     let mut lines = Vec::new();

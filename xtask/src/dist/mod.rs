@@ -1,4 +1,5 @@
-//! The files that users install zprobe from: wheels, the archive of a release, and the checksums of all.
+//! The files that users install zprobe from: wheels, the archive of a release, and the checksums of all
+//! files.
 
 mod archive;
 mod checksums;
@@ -14,11 +15,11 @@ use crate::host::Host;
 use crate::{integrations, workspace};
 use workshop::Workshop;
 
-/// Release of everything that is built, which zprobe and this program share.
+/// The version of everything that is built, which zprobe and this program share.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Builds everything, with `rank`, the native engine's program of the release build; returns the
-/// directory that holds it all.
+/// Builds all files that users install; `rank` is the `zprobe-rank` of the release build. Returns the
+/// directory with the finished files.
 pub fn build(host: &Host, rank: &Path) -> Result<PathBuf> {
     let workshop = Workshop::open(host)?;
     let program = zprobe::wheel(&workshop)?;

@@ -9,10 +9,10 @@ use super::workshop::Workshop;
 use crate::command::run;
 use crate::workspace;
 
-/// Source of the Python package, from the root of the repository.
+/// The source of the Python package, from the root of the repository.
 const SOURCE: &str = "packaging/zprobe-native";
 
-/// Files of the source, and of the repository, that the wheel is made of.
+/// The directories and names of the files that the wheel is made of.
 const FILES: [(&str, &str); 6] = [
     (SOURCE, "pyproject.toml"),
     (SOURCE, "hatch_build.py"),
@@ -22,11 +22,11 @@ const FILES: [(&str, &str); 6] = [
     ("", "LICENSE-MIT"),
 ];
 
-/// Libraries of torch, which the wheel must not bring itself.
+/// Libraries of torch, which the wheel must not contain.
 const OF_TORCH: [&str; 2] = ["libtorch_cpu.so", "libc10.so"];
 
-/// Place of torch's libraries, from that of the program: both packages are in one directory. torch's
-/// libraries find what they need by themselves.
+/// The directory of torch's libraries, from that of the program: both packages are in one directory. torch's
+/// libraries find their own dependencies.
 const RUNPATH: &str = "$ORIGIN/../torch/lib";
 
 /// Builds the wheel around this program of the release build.
@@ -35,7 +35,7 @@ pub fn wheel(workshop: &Workshop, rank: &Path) -> Result<()> {
     let unrepaired = workshop.stage.join("unrepaired");
     workshop.build_wheel(&package, &unrepaired)?;
     let wheel = only_file(&unrepaired)?;
-    // It reads from the program how old a glibc may be, and names the wheel for it.
+    // auditwheel reads the oldest supported glibc from the program, and names the wheel for that glibc.
     let mut auditwheel = workshop.command("auditwheel")?;
     auditwheel.args(["repair", "--plat", "auto", "--wheel-dir"]).arg(&workshop.dist);
     for library in OF_TORCH {
@@ -44,7 +44,8 @@ pub fn wheel(workshop: &Workshop, rank: &Path) -> Result<()> {
     run(auditwheel.arg(wheel))
 }
 
-/// Puts the package together, with the program made small and bound to the torch beside it.
+/// Puts the package together; the program is stripped, and bound to the torch that is installed next to the
+/// package.
 fn stage(workshop: &Workshop, rank: &Path) -> Result<PathBuf> {
     let package = workshop.stage.join("zprobe-native");
     for (from, name) in FILES {
@@ -57,16 +58,16 @@ fn stage(workshop: &Workshop, rank: &Path) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Copies a file, and makes the directory for it.
+/// Copies a file, and makes the directory for the copy.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let dir = to.parent().context("a file without a directory")?;
+    let dir = to.parent().context("the path of a copy has no directory")?;
     fs::create_dir_all(dir)
         .and_then(|()| fs::copy(from, to))
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     Ok(())
 }
 
-/// The one wheel in a directory.
+/// The only wheel in a directory.
 fn only_file(dir: &Path) -> Result<PathBuf> {
     let mut entries =
         fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;

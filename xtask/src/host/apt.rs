@@ -1,4 +1,4 @@
-//! Debian's packages, for the few programs that consist of more than one directory can hold.
+//! Debian's packages, for the few programs that do not fit into one directory.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::Host;
 /// Installs packages with apt-get, as root.
 ///
 /// # Errors
-/// When there is no apt-get, or this user is not root, or it fails.
+/// If there is no apt-get, if the user is not root, or if apt-get fails.
 pub fn install(host: &Host, packages: &[&str]) -> Result<()> {
     ensure!(host.has("apt-get"), "there is no apt-get to install {} with", packages.join(", "));
     ensure!(is_root(host), "only root can install {}", packages.join(", "));

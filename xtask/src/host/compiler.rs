@@ -1,4 +1,4 @@
-//! The C++ compiler.
+//! The C++ compiler of the machine.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 
 use super::Host;
 
-/// The compiler that the `cc` crate takes without `CXX`.
+/// The compiler that the `cc` crate uses without `CXX`.
 const DEFAULT: &str = "c++";
 
 /// A C++ compiler of this machine.
 #[derive(Debug)]
 pub struct Compiler {
-    /// The program and its leading arguments, as `CXX` may hold: `ccache g++`.
+    /// The program and its leading arguments, as `CXX` may hold them: `ccache g++`.
     words: Vec<String>,
 }
 
@@ -43,13 +43,13 @@ impl Compiler {
         }
     }
 
-    /// Value of `CXX` with which the `cc` crate takes this compiler; none where it does so by
-    /// itself.
+    /// The value of `CXX` with which the `cc` crate uses this compiler; `None` if the crate does so without
+    /// `CXX`.
     pub fn cxx(&self) -> Option<OsString> {
         (self.words != [DEFAULT]).then(|| self.words.join(" ").into())
     }
 
-    /// Makes a shared library with nothing in it.
+    /// Makes an empty shared library.
     pub fn empty_shared_library(&self, host: &Host, library: &Path) -> Result<()> {
         let mut command = self.command(host);
         command.args(["-shared", "-x", "c++", "/dev/null", "-o"]).arg(library);
@@ -67,7 +67,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// The compiler's command.
+    /// The compiler's command with its leading arguments.
     fn command(&self, host: &Host) -> Command {
         let mut command = host.command(&self.words[0]);
         command.args(&self.words[1..]);

@@ -15,7 +15,7 @@ pub struct FakeHost {
 }
 
 impl FakeHost {
-    /// A machine with no program at all.
+    /// A machine without any program.
     pub fn new() -> Self {
         let bin = TempDir::new().unwrap();
         let path = bin.path().into();
@@ -28,8 +28,8 @@ impl FakeHost {
     pub fn with(self, program: &str, script: &str) -> Self {
         let real_path = std::env::var("PATH").unwrap();
         let text = format!("#!/bin/sh\nREAL_PATH='{real_path}'\n{script}\n");
-        // Written by another process: were the file open for writing in this one, a fork in
-        // another test's thread could inherit it and make it "busy" to execute.
+        // Another process writes the program. If this process had the file open for writing, a fork in
+        // another test's thread could inherit it, and the file would be "busy" to execute.
         let status = Command::new("/bin/sh")
             .args(["-c", "printf %s \"$1\" > \"$2\" && chmod +x \"$2\"", "sh", &text])
             .arg(self.bin.path().join(program))
@@ -39,7 +39,7 @@ impl FakeHost {
         self
     }
 
-    /// The directory of the programs.
+    /// The directory of the machine's programs.
     pub fn programs(&self) -> &Path {
         self.bin.path()
     }

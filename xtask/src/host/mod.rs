@@ -1,4 +1,4 @@
-//! The user's machine: its programs, and what its environment asks for.
+//! The user's machine: its programs, and the environment variables of the set-up.
 
 pub mod apt;
 mod compiler;
@@ -13,17 +13,17 @@ use std::process::Command;
 
 pub use compiler::Compiler;
 
-/// The part of the environment that decides the set-up.
+/// The environment variables that decide the set-up.
 pub struct Host {
-    /// `PATH`
+    /// The value of `PATH`.
     path: OsString,
-    /// `CXX`
+    /// The value of `CXX`.
     cxx: Option<OsString>,
-    /// `LIBTORCH`
+    /// The value of `LIBTORCH`.
     pub libtorch: Option<OsString>,
-    /// `LIBTORCH_USE_PYTORCH`
+    /// True if `LIBTORCH_USE_PYTORCH` is set, and not to `0`.
     pub libtorch_use_pytorch: bool,
-    /// `ZPROBE_TEST_CHROMIUM`
+    /// The value of `ZPROBE_TEST_CHROMIUM`.
     pub chromium: Option<OsString>,
 }
 
@@ -43,14 +43,14 @@ impl Host {
     /// A command for a program of this machine.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        // The program itself is looked up there too.
+        // The program itself is looked up in this `PATH`, too.
         command.env("PATH", &self.path);
         command
     }
 
-    /// Returns true if there is such a program.
+    /// Returns true if this machine has a program of this name.
     pub fn has(&self, program: impl AsRef<OsStr>) -> bool {
-        // As in a shell, a name with a slash is a path of its own.
+        // As in a shell, a name with a slash is a path.
         let program = Path::new(program.as_ref());
         if program.components().count() > 1 {
             return is_executable(program);
@@ -59,7 +59,7 @@ impl Host {
     }
 }
 
-/// Returns true if this is a file that may be executed.
+/// Returns true if the path is a file that may be executed.
 fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }

@@ -1,4 +1,4 @@
-//! A libtorch that the user brings.
+//! A libtorch that the user provides.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,15 @@ use anyhow::{Context, Result, bail};
 use super::layout;
 use crate::host::Host;
 
-/// Prints where the package `torch` is, without the seconds that importing it takes.
+/// A Python program that prints the directory of the package `torch`, without the seconds that an import
+/// takes.
 const FIND_TORCH: &str = "
 import importlib.util
 spec = importlib.util.find_spec('torch')
 print(spec.submodule_search_locations[0] if spec else '')
 ";
 
-/// The libtorch that the environment names, if it names one.
+/// The libtorch that the environment names; `None` if the environment names no libtorch.
 ///
 /// As in torch-sys, `LIBTORCH_USE_PYTORCH` comes before `LIBTORCH`.
 pub fn named(host: &Host) -> Result<Option<PathBuf>> {
@@ -24,7 +25,7 @@ pub fn named(host: &Host) -> Result<Option<PathBuf>> {
         return Ok(Some(dir));
     }
     let Some(dir) = host.libtorch.as_deref().map(Path::new) else { return Ok(None) };
-    // An absolute path: cargo and the program that is built have other working directories.
+    // The path has to be absolute: cargo and the built program have other working directories.
     let dir = dir.canonicalize().with_context(|| {
         format!("LIBTORCH is set to {}: correct it, or unset it", dir.display())
     })?;

@@ -1,4 +1,4 @@
-//! Required contents of a libtorch directory.
+//! The required contents of a libtorch directory.
 
 use std::path::Path;
 
@@ -7,11 +7,12 @@ use anyhow::{Result, bail};
 use super::VERSION;
 use super::version::Version;
 
-/// Files that the native engine links or, the last one, includes.
+/// The files that the native engine links or, in the case of the header, includes.
 const FILES: [&str; 4] =
     ["lib/libtorch_cpu.so", "lib/libc10.so", "lib/libtorch.so", "include/ATen/ATen.h"];
 
-/// Checks that `dir` is a libtorch of the right release; `origin` says how `dir` was chosen.
+/// Checks that `dir` is a libtorch of the right release; `origin` names the variable or program that chose
+/// `dir`.
 pub fn check(dir: &Path, origin: &str) -> Result<()> {
     if let Some(missing) = FILES.iter().find(|file| !dir.join(file).is_file()) {
         bail!(
@@ -22,11 +23,11 @@ pub fn check(dir: &Path, origin: &str) -> Result<()> {
         );
     }
     let found = Version::of(dir)?;
-    // Patch releases keep the interface, minor ones do not.
+    // Patch releases keep the interface, minor releases do not.
     if !found.is_compatible() {
         bail!(
             "{} is libtorch {found} ({origin}), and zprobe is built against {VERSION}\n\
-             name one of that release, or none at all to have it downloaded",
+             name a libtorch of that release, or none at all to have it downloaded",
             dir.display()
         );
     }
@@ -41,7 +42,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A directory that passes for libtorch of the given minor release.
+    /// A directory that passes for a libtorch of the given minor release.
     pub fn libtorch_2(minor: u32) -> TempDir {
         let dir = TempDir::new().unwrap();
         let header = format!(

@@ -1,5 +1,5 @@
-//! The libtorch to build against, the user's own or a private one, and the environment that tells
-//! cargo of it.
+//! The libtorch to build against, either the user's or a private one, and the environment that gives it to
+//! cargo.
 
 mod external;
 pub mod layout;
@@ -15,11 +15,11 @@ use crate::host::{Compiler, Host};
 use crate::provision;
 use crate::workspace;
 
-/// The release that crate `tch` is made for, and that is provisioned.
+/// The release that the crate `tch` is made for, and that is provisioned.
 pub const VERSION: &str = "2.11.0";
 
-/// Variables that torch-sys reads; a value other than that of the last build makes it compile
-/// again, for minutes.
+/// The variables that torch-sys reads. If a value differs from that of the last build, torch-sys is compiled
+/// again, which takes minutes.
 const TORCH_SYS_VARIABLES: [&str; 7] = [
     "LIBTORCH",
     "LIBTORCH_BYPASS_VERSION_CHECK",
@@ -30,15 +30,14 @@ const TORCH_SYS_VARIABLES: [&str; 7] = [
     "LIBTORCH_USE_PYTORCH",
 ];
 
-/// A libtorch to build against, checked, and the compiler to do so.
+/// A checked libtorch to build against, and the compiler for the build.
 pub struct Libtorch {
     dir: PathBuf,
     cxx: Option<OsString>,
 }
 
 impl Libtorch {
-    /// Finds the user's own libtorch where the environment names one, otherwise makes the private
-    /// one ready.
+    /// Finds the user's own libtorch if the environment names one; otherwise makes the private one ready.
     pub fn locate(host: &Host) -> Result<Self> {
         let compiler = Compiler::find(host)?;
         let dir = match external::named(host)? {

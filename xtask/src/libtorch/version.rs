@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 
 use super::VERSION;
 
-/// Headers that define the numbers: since 2.9, and before.
+/// The headers that define the version numbers: the first since torch 2.9, the second before.
 const HEADERS: [&str; 2] =
     ["include/torch/headeronly/version.h", "include/torch/csrc/api/include/torch/version.h"];
 
-/// A release: major, minor, patch.
+/// A release: the major, minor and patch number.
 pub struct Version([u32; 3]);
 
 impl Version {
@@ -24,20 +24,20 @@ impl Version {
             .find_map(|text| Self::parse(&text))
             .with_context(|| {
                 format!(
-                    "cannot tell the release of the libtorch in {}: no version in {}",
+                    "cannot find the release of the libtorch in {}: there is no version in {}",
                     dir.display(),
                     HEADERS.join(" or ")
                 )
             })
     }
 
-    /// Returns true if it differs from [`VERSION`] by a patch at most.
+    /// Returns true if the release differs from [`VERSION`] at most in the patch number.
     pub fn is_compatible(&self) -> bool {
         let wanted = VERSION.split('.').map(str::parse);
         wanted.zip(self.0).take(2).all(|(wanted, found)| wanted == Ok(found))
     }
 
-    /// Reads the three numbers of a version header.
+    /// Reads the three numbers of a version header; `None` if a number is missing.
     fn parse(header: &str) -> Option<Self> {
         let number = |name: &str| {
             let mut lines = header.lines().map(|line| line.split_whitespace());

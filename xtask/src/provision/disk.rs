@@ -1,4 +1,4 @@
-//! Room on the disk.
+//! Free space on the disk.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 
 use crate::host::Host;
 
-/// Space that a provisioning takes at its peak, in MiB: pip holds the wheels twice for a moment.
+/// The disk space that a provisioning takes at its peak, in MiB: pip holds the wheels twice for a moment.
 const PEAK: u64 = 1200;
 
-/// Checks that there is enough space below `dir`.
+/// Checks that there is enough disk space below `dir`.
 pub fn check(host: &Host, dir: &Path) -> Result<()> {
-    // Where `df` cannot tell, the first write that meets a full disk reports it.
+    // If `df` cannot tell the space, the first write that meets a full disk reports it.
     let Some(free) = free(host, dir) else { return Ok(()) };
     if free < PEAK {
         bail!(
@@ -23,7 +23,7 @@ pub fn check(host: &Host, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The MiB that are free below `dir`, as POSIX `df` tells.
+/// The free MiB below `dir`, by POSIX `df`; `None` if `df` fails.
 fn free(host: &Host, dir: &Path) -> Option<u64> {
     let output = host.command("df").args(["-P", "-k"]).arg(dir).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

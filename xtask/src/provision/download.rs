@@ -1,4 +1,4 @@
-//! Downloading the wheels with the user's pip.
+//! Downloads the wheels with the user's pip.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -13,13 +13,13 @@ use super::stage::Stage;
 use crate::host::Host;
 use crate::libtorch::VERSION;
 
-/// The wheels, with their hashes.
+/// The list of the wheels, with their hashes.
 pub const REQUIREMENTS: &str = include_str!("requirements.txt");
 
-/// Size of all wheels together.
+/// The size of all wheels together, in bytes.
 const BYTES: u64 = 543_671_191;
 
-/// The platform tags under which they are published.
+/// The platform tags under which the wheels are published.
 const PLATFORMS: [&str; 4] = [
     "manylinux_2_28_x86_64",
     "manylinux_2_25_x86_64",
@@ -27,10 +27,10 @@ const PLATFORMS: [&str; 4] = [
     "manylinux2014_x86_64",
 ];
 
-/// Number of lines of pip's output that an error quotes.
+/// The number of lines of pip's output that an error quotes.
 const QUOTED_LINES: usize = 8;
 
-/// Downloads the wheels and returns their paths.
+/// Downloads the wheels, and returns their paths.
 pub fn wheels(host: &Host, stage: &Stage) -> Result<Vec<PathBuf>> {
     check_pip(host)?;
     let requirements = stage.root().join("requirements.txt");
@@ -56,7 +56,7 @@ pub fn wheels(host: &Host, stage: &Stage) -> Result<Vec<PathBuf>> {
     files(&stage.wheels()).context("cannot list the downloaded wheels")
 }
 
-/// Checks that there are Python and pip.
+/// Checks that the machine has Python and pip.
 fn check_pip(host: &Host) -> Result<()> {
     match host.command("python3").args(["-m", "pip", "--version"]).output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -74,7 +74,7 @@ fn check_pip(host: &Host) -> Result<()> {
     }
 }
 
-/// The download: the same wheels whatever the user's Python is.
+/// The command of the download: the same wheels for any Python of the user.
 fn pip_download(host: &Host, stage: &Stage, requirements: &Path) -> Command {
     let mut command = host.command("python3");
     command
@@ -86,14 +86,14 @@ fn pip_download(host: &Host, stage: &Stage, requirements: &Path) -> Command {
         .arg(stage.wheels())
         .arg("--requirement")
         .arg(requirements)
-        // Half a gigabyte is more than some /tmp hold.
+        // The wheels have half a gigabyte, which is more than some /tmp hold.
         .env("TMPDIR", stage.temporary())
-        // Set by careful users against installations; this command installs nothing.
+        // Careful users set this variable against installations; this command installs nothing.
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     command
 }
 
-/// Waits for pip, and shows how much of the wheels is there.
+/// Waits for pip, and shows the downloaded share of the wheels.
 fn watch(pip: &mut Child, temporary: &Path) -> io::Result<ExitStatus> {
     let bar = progress::bytes(BYTES);
     let status = loop {
@@ -107,7 +107,7 @@ fn watch(pip: &mut Child, temporary: &Path) -> io::Result<ExitStatus> {
     Ok(status)
 }
 
-/// Size of all wheels below `dir`, whole or not; pip may move them meanwhile.
+/// The size of all wheels below `dir`, complete or not, in bytes; pip may move files meanwhile.
 fn wheel_bytes(dir: &Path) -> u64 {
     let size = |path: PathBuf| match path.metadata() {
         Ok(found) if found.is_dir() => wheel_bytes(&path),
@@ -117,12 +117,12 @@ fn wheel_bytes(dir: &Path) -> u64 {
     files(dir).unwrap_or_default().into_iter().map(size).sum()
 }
 
-/// Paths of everything in a directory.
+/// The paths of all entries of a directory.
 fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// The end of pip's output, set off from the rest.
+/// The end of pip's output, with a mark before each line.
 fn last_lines(log: &str) -> String {
     let lines: Vec<_> = log.lines().map(|line| format!("  | {line}")).collect();
     lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")

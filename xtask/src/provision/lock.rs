@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Waits until no other process provisions below `home`; the lock ends with the file, so with the
-/// process at the latest.
+/// Waits until no other process provisions below `home`. The lock ends when the returned file is closed, at
+/// the latest with the process.
 pub fn acquire(home: &Path) -> Result<File> {
     let path = home.join(".lock");
     let context = || format!("cannot lock {}", path.display());

@@ -1,4 +1,4 @@
-//! Platforms for which there is a libtorch to download.
+//! The platforms that have a libtorch to download.
 
 use std::env::consts::{ARCH, OS};
 

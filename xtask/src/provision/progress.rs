@@ -1,15 +1,15 @@
 //! Lines, bars and spinners that show progress.
 //!
-//! Lines are printed everywhere, bars and spinners on terminals only (indicatif sees to that).
+//! Lines are printed everywhere; bars and spinners are shown only on terminals, which indicatif recognises.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Time between two updates of the display.
+/// The time between two updates of the display.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A bar for so many bytes.
+/// A bar for this number of bytes.
 pub fn bytes(total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec}")
         .expect("the template is valid");

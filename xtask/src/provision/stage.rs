@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A directory beside the final one, on the same file system; it is removed when dropped.
+/// A directory next to the final one, on the same file system; the directory is removed when the value is
+/// dropped.
 pub struct Stage(PathBuf);
 
 impl Stage {
-    /// Creates the directory, without the leftovers of an interrupted attempt.
+    /// Creates the directory, and removes the leftovers of an interrupted attempt.
     pub fn create(root: PathBuf) -> Result<Self> {
         remove(&root)?;
         let stage = Self(root);
@@ -20,27 +21,27 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The directory itself.
+    /// The path of the stage.
     pub fn root(&self) -> &Path {
         &self.0
     }
 
-    /// Directory of pip's unfinished downloads.
+    /// The directory of pip's unfinished downloads.
     pub fn temporary(&self) -> PathBuf {
         self.0.join("tmp")
     }
 
-    /// Directory of the wheels.
+    /// The directory of the wheels.
     pub fn wheels(&self) -> PathBuf {
         self.0.join("wheels")
     }
 
-    /// Directory of the unpacked wheels, in their own layout.
+    /// The directory of the unpacked wheels, in their own layout.
     pub fn unpacked(&self) -> PathBuf {
         self.0.join("unpacked")
     }
 
-    /// Directory that becomes the libtorch directory.
+    /// The directory that becomes the libtorch directory.
     pub fn prefix(&self) -> PathBuf {
         self.0.join("prefix")
     }
@@ -54,7 +55,7 @@ impl Stage {
 }
 
 impl Drop for Stage {
-    /// Frees the disk space, after a failure too.
+    /// Removes the directory, so that its disk space is free even after a failure.
     fn drop(&mut self) {
         if let Err(error) = remove(&self.0) {
             eprintln!("warning: {error:#}");

@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 
 use super::download::REQUIREMENTS;
 
-/// File that marks a complete provisioning; it holds what was provisioned, so that another list of
-/// wheels is provisioned anew.
+/// The file that marks a complete provisioning. It holds the list of provisioned wheels, so that a changed
+/// list is provisioned anew.
 const STAMP: &str = "requirements.txt";
 
-/// Returns true if `prefix` is complete, and holds the wheels that are wanted now.
+/// Returns true if `prefix` is complete, and holds the wheels of the current list.
 pub fn is_current(prefix: &Path) -> bool {
     fs::read(prefix.join(STAMP)).is_ok_and(|text| text == REQUIREMENTS.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Provisioning from wheels that a stand-in for pip makes on the spot.
+//! Provisioning from wheels that a substitute for pip makes on the spot.
 
 use std::fs;
 use std::thread;
@@ -8,8 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::host::fake::FakeHost;
 
-/// A `python3` whose pip logs each download and makes small wheels, and that is otherwise the real
-/// one.
+/// A `python3` whose pip logs each download and makes small wheels; all else is the real Python.
 const PYTHON: &str = r##"
 PATH=$REAL_PATH
 case "$*" in
@@ -36,20 +35,20 @@ with zipfile.ZipFile("nvidia.whl", "w") as wheel:
 esac
 "##;
 
-/// A compiler that only makes the file it is asked for.
+/// A compiler that only makes an empty file at the requested path.
 const COMPILER: &str = "for last in \"$@\"; do :; done; : > \"$last\"";
 
-/// A machine that has everything.
+/// A machine that has all programs of a provisioning.
 fn host() -> FakeHost {
     FakeHost::new().with("python3", PYTHON).with("c++", COMPILER)
 }
 
-/// Provisions below `target`.
+/// Provisions libtorch below `target`.
 fn ensure_in(host: &FakeHost, target: &TempDir) -> Result<PathBuf> {
     ensure(host, &Compiler::find(host)?, target.path())
 }
 
-/// The error of a machine whose `python3` is the given script, or that has none.
+/// The error of a provisioning with the given script as `python3`, or without `python3` for `None`.
 fn error_of(python: Option<&str>) -> String {
     let host = FakeHost::new().with("c++", COMPILER);
     let host = match python {
@@ -62,12 +61,12 @@ fn error_of(python: Option<&str>) -> String {
     error
 }
 
-/// Number of downloads made below `target`.
+/// The number of downloads made below `target`.
 fn downloads(target: &TempDir) -> usize {
     fs::read_to_string(target.path().join("libtorch/downloads")).unwrap().lines().count()
 }
 
-/// The names in a directory, in order.
+/// The names of the entries of a directory, sorted.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     let mut names: Vec<_> =

@@ -9,12 +9,12 @@ use super::progress;
 use super::stage::Stage;
 use crate::host::Host;
 
-/// Unpacks members of wheels; Python can do that everywhere.
+/// A Python program that unpacks members of wheels; every machine of this set-up has Python.
 const UNPACK: &str = include_str!("unpack.py");
 
-/// Needed files and directories: the path in a wheel, and the path in a libtorch directory.
+/// The needed files and directories: the path in a wheel, and the path in a libtorch directory.
 ///
-/// The headers, the two libraries to link, and the three that these load.
+/// These are the headers, the two libraries to link, and the three libraries that the two load.
 const CONTENTS: [(&str, &str); 6] = [
     ("torch/include", "include"),
     ("torch/lib/libtorch_cpu.so", "lib/libtorch_cpu.so"),
@@ -24,7 +24,7 @@ const CONTENTS: [(&str, &str); 6] = [
     ("nvidia/cu13/lib/libcupti.so.13", "lib/libcupti.so.13"),
 ];
 
-/// Unpacks the wheels into the libtorch directory that is being made.
+/// Unpacks the wheels into the libtorch directory of the stage.
 pub fn wheels(host: &Host, stage: &Stage, wheels: &[PathBuf]) -> Result<()> {
     eprintln!("unpacking libtorch");
     let spinner = progress::spinner("unpacking");

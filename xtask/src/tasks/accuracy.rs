@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::accuracy::{self, Options};
 use crate::tasks;
 
-/// Builds everything, and runs engines that are right.
+/// Builds both programs, then measures the accuracy on correct engines.
 pub fn accuracy(options: &Options) -> Result<()> {
     tasks::build()?;
     accuracy::run(options)

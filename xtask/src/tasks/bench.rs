@@ -6,7 +6,7 @@ use crate::bench::{self, Options};
 use crate::cargo::{self, cargo};
 use crate::tasks;
 
-/// Builds, measures, prints the tables, and writes them into the documentation when asked to.
+/// Builds, measures, prints the tables, and writes them into the documentation if `--write` is given.
 pub fn bench(options: &Options) -> Result<()> {
     if options.scale {
         cargo::run(cargo(

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::chaos::{self, Options};
 use crate::tasks;
 
-/// Builds both programs, and attacks them.
+/// Builds `zprobe` and `zprobe-rank`, and runs the fault campaign on them.
 pub fn chaos(options: &Options) -> Result<()> {
     tasks::build()?;
     chaos::run(options)

@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::tasks;
 use crate::workspace;
 
-/// Builds both programs, and all that users install of them; prints where it is.
+/// Builds both programs and the files that users install, and prints the directory of the files.
 pub fn dist() -> Result<()> {
     tasks::build()?;
     let dir = dist::build(&Host::from_env(), &workspace::rank_program()?)?;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::planted::{self, Options};
 use crate::tasks;
 
-/// Builds everything, and plants bugs in real engines.
+/// Builds both programs, and plants bugs in real engines.
 pub fn planted(options: &Options) -> Result<()> {
     tasks::build()?;
     planted::run(options)

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 use crate::tasks;
 use crate::workspace;
 
-/// Name of a trace in a run directory, as `zprobe` writes it.
+/// The name of a trace in a run directory, as `zprobe` writes it.
 const TRACE: &str = "trace.jsonl";
 
-/// Runs `zprobe run` for every recorded trace and keeps what it records.
+/// Runs `zprobe run` for every recorded trace, and keeps the new trace.
 pub fn record_traces() -> Result<()> {
     tasks::build()?;
     let root = workspace::root().join("fixtures/traces");
@@ -32,7 +32,7 @@ pub fn record_traces() -> Result<()> {
 }
 
 fn record(fixture: &Path) -> Result<()> {
-    let args = fs::read_to_string(fixture.join("args")).context("cannot read its file `args`")?;
+    let args = fs::read_to_string(fixture.join("args")).context("cannot read the file `args`")?;
     let run_dir = fixture.join("run");
     eprintln!("$ zprobe run {}", args.trim());
     let output = Command::new(workspace::zprobe()?)

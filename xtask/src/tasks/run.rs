@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::tasks;
 use crate::workspace;
 
-/// Builds, then becomes `zprobe run`.
+/// Builds both programs, then becomes `zprobe run`.
 pub fn run(args: &[OsString]) -> Result<()> {
     tasks::build()?;
     let zprobe = workspace::zprobe()?;

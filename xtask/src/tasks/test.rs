@@ -22,8 +22,7 @@ use crate::libtorch::Libtorch;
 use crate::steps::Steps;
 use crate::{tools, workspace};
 
-/// Checks and tests everything, the quick steps first. Downloads go on beside the steps before the
-/// one that needs them.
+/// Checks and tests everything, the quick steps first. Downloads run in parallel with earlier steps.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
     let mut steps = Steps::new(19);
@@ -35,7 +34,7 @@ pub fn test(full: bool) -> Result<()> {
             scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?, &tools::EVERYDAY));
         let dist_tools =
             scope.spawn(|| tools::prepare(&host, &workspace::target_dir()?, &tools::DIST));
-        // Both with apt-get, of which there can be one at a time.
+        // Both use apt-get, which only one process can run at a time.
         let of_debian = scope.spawn(|| Ok((browser::prepare(&host), launchers::prepare(&host))));
 
         let advisories = steps.step("licences, sources and advisories of dependencies", || {
@@ -46,7 +45,8 @@ pub fn test(full: bool) -> Result<()> {
         }
         let libtorch = steps.step("libtorch", || result_of(libtorch))?;
         steps.step("clippy", || {
-            // With the native engine, without which the wheel is built: no line of `src` is for that alone.
+            // clippy runs with the native engine, although the wheel is built without it: no code in `src` is
+            // only for a build without that engine.
             let clippy = cargo(&format!("clippy {EVERYTHING} --all-targets -- -D warnings"))?;
             cargo::run(libtorch.apply(clippy))
         })?;
@@ -56,7 +56,7 @@ pub fn test(full: bool) -> Result<()> {
             let python = engines.python()?;
             Ok((engines, python))
         });
-        // It keeps one core busy, and leaves the other to the campaign.
+        // The documentation keeps one core busy, and leaves the other to the campaign.
         let mut documentation = libtorch.apply(documentation()?);
         let documentation = scope.spawn(move || Ok(documentation.output()?));
         steps.step("a short fault campaign", || chaos::run(&chaos::Options::short()))?;
@@ -86,8 +86,8 @@ pub fn test(full: bool) -> Result<()> {
         let others = engines.clone();
         let others = scope.spawn(move || others.make_others());
         steps.step(&format!("tests of real engines, with {}", runner.name()), || {
-            // Of the native engine's ignored tests only the comparison with others: the rest needs
-            // a GPU.
+            // Among the native engine's ignored tests only the comparison with other engines runs: the rest
+            // needs a GPU.
             for selection in ["--test engines", "--test native every_engine_ends"] {
                 let tests = runner.ignored_tests(&format!("{EVERYTHING} {selection}"))?;
                 let mut tests = libtorch.apply(tests);
@@ -125,7 +125,7 @@ pub fn test(full: bool) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests that need no real engine: what a change of one file is tried with.
+/// Runs the tests that need no real engine, for a quick check after a small change.
 pub fn quick() -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full: false };
     let mut steps = Steps::new(2);
@@ -139,7 +139,7 @@ pub fn quick() -> Result<()> {
     Ok(())
 }
 
-/// Makes all that the tests under launchers need, and runs them.
+/// Prepares the requirements of the tests under launchers, and runs the tests.
 pub fn launchers(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
     let mut steps = Steps::new(4);
@@ -153,12 +153,12 @@ pub fn launchers(full: bool) -> Result<()> {
     Ok(())
 }
 
-/// Result of work that went on beside other steps.
+/// The result of work that ran in parallel with other steps.
 fn result_of<T>(work: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     work.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// The command that documents everything, private items too, and fails on any warning.
+/// The command that documents all items, private ones too, and fails on any warning.
 fn documentation() -> Result<Command> {
     let mut command = cargo(&format!("doc --no-deps --document-private-items {EVERYTHING}"))?;
     command.env("RUSTDOCFLAGS", "-D warnings");
@@ -174,16 +174,16 @@ struct Runner {
 }
 
 impl Runner {
-    /// Name of the program that runs the tests.
+    /// The name of the program that runs the tests, for a step's title.
     fn name(&self) -> &'static str {
         if self.nextest { "cargo nextest" } else { "cargo test (cargo-nextest is not installed)" }
     }
 
-    /// The command for the tests that `selection` names.
+    /// The command for the tests that `selection` selects.
     fn tests(&self, selection: &str) -> Result<Command> {
         let runner = if self.nextest { "nextest run" } else { "test" };
         let mut command = cargo(&format!("{runner} {selection}"))?;
-        // Half as many again as cores: many tests wait for a timeout or for another process.
+        // Half as many threads again as cores: many tests wait for a timeout or for another process.
         let cores = thread::available_parallelism().map_or(1, usize::from);
         for name in ["NEXTEST_TEST_THREADS", "RUST_TEST_THREADS"] {
             if env::var_os(name).is_none() {
@@ -196,13 +196,13 @@ impl Runner {
         Ok(command)
     }
 
-    /// The command for those tests of `selection` that need more than the repository.
+    /// The command for the tests of `selection` that need more than the repository.
     fn ignored_tests(&self, selection: &str) -> Result<Command> {
         let ignored = if self.nextest { "--run-ignored only" } else { "-- --ignored" };
         self.tests(&format!("{selection} {ignored}"))
     }
 
-    /// Runs the tests under launchers; those of launchers that are not there, and cannot be installed, skip
+    /// Runs the tests under launchers. Tests of launchers that are missing, and cannot be installed, skip
     /// themselves.
     fn under_launchers(
         &self,
@@ -222,7 +222,8 @@ impl Runner {
         })
     }
 
-    /// Runs the examples in the documentation, which nextest leaves out and `cargo test` does not.
+    /// Runs the examples in the documentation, which `cargo test` runs with the other tests and nextest does
+    /// not.
     fn doc_tests(&self, libtorch: &Libtorch) -> Result<()> {
         if self.nextest {
             cargo::run(libtorch.apply(cargo(&format!("test {EVERYTHING} --doc"))?))

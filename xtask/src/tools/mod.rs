@@ -1,7 +1,7 @@
 //! Programs that the tasks need and few machines have, installed below the target directory.
 //!
-//! The user's pip installs them as wheels, like libtorch: where that works, these do. pip takes
-//! nothing whose hash is not the one in `requirements.txt`.
+//! The user's pip installs the programs as wheels, like libtorch, so this set-up works where that of libtorch
+//! works. pip refuses every file whose hash is not in `requirements.txt`.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,24 +12,24 @@ use anyhow::{Context, Result, ensure};
 
 use crate::host::Host;
 
-/// Programs that are installed together.
+/// A group of programs that are installed together.
 pub struct Tools {
-    /// Directory below the target directory.
+    /// The directory of the programs, below the target directory.
     dir: &'static str,
     /// The programs' wheels, with their hashes.
     requirements: &'static str,
 }
 
-/// The programs that tests need.
+/// The programs that the tests need.
 pub const EVERYDAY: Tools = Tools { dir: "tools", requirements: include_str!("requirements.txt") };
 
-/// The programs that wheels are made with.
+/// The programs that build the wheels.
 pub const DIST: Tools = Tools { dir: "dist-tools", requirements: include_str!("dist.txt") };
 
-/// File that marks a complete installation; it holds what was installed.
+/// The file that marks a complete installation; it holds the list of installed wheels.
 const STAMP: &str = "requirements.txt";
 
-/// Makes programs ready, and returns the directory that they are in.
+/// Makes programs ready, and returns their directory.
 pub fn prepare(host: &Host, target: &Path, tools: &Tools) -> Result<PathBuf> {
     let home = target.join(tools.dir);
     let bin = home.join("bin");
@@ -56,7 +56,7 @@ pub fn prepare(host: &Host, target: &Path, tools: &Tools) -> Result<PathBuf> {
     Ok(bin)
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end; a failure is an error.
 fn run(command: &mut Command) -> Result<()> {
     let line = format!("{command:?}");
     let status = command.status().with_context(|| {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::host::fake::FakeHost;
 
-    /// A python3 whose venv holds a pip that notes what it was asked for, then ends with `code`.
+    /// A `python3` whose venv holds a pip that logs its arguments, then exits with `code`.
     fn python(code: u8) -> String {
         format!(
             "export PATH=$REAL_PATH; mkdir -p $3/bin\n\

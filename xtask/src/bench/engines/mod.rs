@@ -1,5 +1,5 @@
-//! Time until zprobe has its verdict on a real engine, beside the script that shows the same bug;
-//! and the cost of observation for a step of a large model.
+//! Time until zprobe has its verdict on a real engine, compared with the script that shows the same bug; and
+//! the cost of observation for a step of a large model.
 
 mod verdict;
 
@@ -16,11 +16,11 @@ use super::scratch::Scratch;
 use super::seed_script::SeedScript;
 use crate::workspace;
 
-/// DeepSpeed, which is measured with every Python.
+/// DeepSpeed is measured with every Python.
 const DEEPSPEED: (&str, &[&str]) =
     ("deepspeed, stage 1", &["--engine", "deepspeed", "--stage", "1"]);
 
-/// Engines that are measured with the last Python only.
+/// The engines that are measured with the last Python only.
 const OTHERS: [(&str, &[&str]); 2] =
     [("ddp", &["--engine", "ddp"]), ("fsdp2", &["--engine", "fsdp2"])];
 
@@ -32,7 +32,7 @@ pub struct Report {
     overheads: Vec<Overhead>,
 }
 
-/// Measures with every Python that was given.
+/// Measures with every Python of `--python`.
 pub fn measure(options: &Options) -> Result<Report> {
     ensure!(options.runs > 0 && options.step_runs > 0, "at least one run is needed");
     let scratch = Scratch::new(workspace::target_dir()?.join("bench"))?;

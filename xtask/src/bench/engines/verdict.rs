@@ -1,4 +1,4 @@
-//! Time to verdict: from the start of the command to its end.
+//! Time to verdict: from the start of a command to its end.
 
 use std::fmt;
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::super::scratch::Scratch;
 use super::super::seed_script::{Launcher, SeedScript};
 use super::super::{in_turns, release_dir};
 
-/// Numbers of ranks.
+/// The numbers of ranks to measure.
 const RANKS: [usize; 2] = [2, 4];
 
-/// Text in every report on a run whose weights were read, whatever the verdict.
+/// Text that every report contains if the run's weights were read, whatever the verdict.
 const PROOF: &str = "Contribution weights";
 
-/// The three ways to a verdict on one DeepSpeed, with one number of ranks.
+/// Times of the three ways to a verdict, on one release of DeepSpeed with one number of ranks.
 pub struct Verdicts {
     versions: String,
     ranks: usize,
@@ -53,7 +53,7 @@ pub fn measure(scripts: &[SeedScript], runs: usize, scratch: &Scratch) -> Result
     Ok(verdicts.collect())
 }
 
-/// `zprobe run`, with everything that it does.
+/// `zprobe run` as a user starts it, including diagnosis and report.
 fn zprobe(release: &Path, script: &SeedScript, ranks: usize, runs: usize) -> Contender {
     let (zprobe, python) = (release.join("zprobe"), script.python().to_path_buf());
     let mut contender = Contender::new(
@@ -67,12 +67,12 @@ fn zprobe(release: &Path, script: &SeedScript, ranks: usize, runs: usize) -> Con
             Ok(command)
         },
     );
-    // The exit status is no proof of success: where the engine has the bug, it tells of findings.
+    // The exit status is no proof of success: it is not 0 if the engine has the bug.
     contender.proof = Some(PROOF);
     contender
 }
 
-/// Writes the table with medians: one row for each DeepSpeed and number of ranks.
+/// Writes the table with medians: one row for each release of DeepSpeed and number of ranks.
 pub fn table(f: &mut fmt::Formatter<'_>, verdicts: &[Verdicts]) -> fmt::Result {
     let rows: Vec<Vec<String>> = verdicts.iter().map(Verdicts::row).collect();
     let head = [

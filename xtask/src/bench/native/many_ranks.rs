@@ -1,4 +1,4 @@
-//! Time, trace and memory of a run of many ranks on one machine.
+//! Time, trace size and memory of a run with many ranks on one machine.
 
 use std::fmt;
 use std::fs;
@@ -12,10 +12,10 @@ use super::super::sample::Sample;
 use super::super::scratch::Scratch;
 use super::super::{in_turns, release_dir};
 
-/// Numbers of ranks.
+/// The numbers of ranks to measure.
 const RANKS: [usize; 3] = [2, 8, 64];
 
-/// Figures of a run with one number of ranks.
+/// Measurements of runs with one number of ranks.
 pub struct ManyRanks {
     ranks: usize,
     times: Sample,
@@ -24,7 +24,7 @@ pub struct ManyRanks {
     memory: Memory,
 }
 
-/// Times each number of ranks in turns with the floor of as many, then watches their memory.
+/// Times each number of ranks in turns with a floor of the same number, then watches the ranks' memory.
 pub fn measure(runs: usize, scratch: &Scratch) -> Result<Vec<ManyRanks>> {
     let release = release_dir()?;
     let pairs = RANKS.map(|ranks| {
@@ -33,10 +33,10 @@ pub fn measure(runs: usize, scratch: &Scratch) -> Result<Vec<ManyRanks>> {
     let mut rows = Vec::new();
     for (ranks, pair) in RANKS.into_iter().zip(pairs) {
         let [times, floor] = <[Sample; 2]>::try_from(in_turns(&pair, scratch)?)
-            .map_err(|_| anyhow!("two contenders have two samples"))?;
+            .map_err(|_| anyhow!("in_turns returned other than two samples for two contenders"))?;
         let memory = Memory::measure(&pair[0], runs, scratch)?;
         let trace = scratch.dir().join("run/trace.jsonl");
-        let trace_bytes = fs::metadata(trace).context("a run without a trace")?.len();
+        let trace_bytes = fs::metadata(trace).context("the run has left no trace")?.len();
         rows.push(ManyRanks { ranks, times, floor, trace_bytes, memory });
     }
     Ok(rows)

@@ -1,5 +1,5 @@
-//! The native engine by itself: its steps beside those of real engines, runs over warm ranks, and
-//! many ranks on one machine.
+//! The native engine by itself: its steps compared with those of real engines, runs over warm ranks, and many
+//! ranks on one machine.
 
 mod many_ranks;
 mod warm;
@@ -19,7 +19,7 @@ use super::scratch::Scratch;
 use super::seed_script::{interpreter, versions};
 use crate::workspace;
 
-/// Engines that do the same work, the native one first.
+/// Groups of engines that do the same work, the native engine first.
 const ENGINES: [&[(&str, &[&str])]; 3] = [
     &[("native, stage 0", &["--engine", "native", "--stage", "0"]), ("ddp", &["--engine", "ddp"])],
     &[
@@ -42,7 +42,7 @@ pub struct Report {
     many_ranks: Vec<ManyRanks>,
 }
 
-/// Measures the native engine, with the first Python that was given.
+/// Measures the native engine, and real engines with the first Python of `--python`.
 pub fn measure(options: &Options) -> Result<Report> {
     let runs = options.step_runs;
     ensure!(runs > 0, "at least one run is needed");

@@ -1,4 +1,4 @@
-//! Runs over warm ranks: one process has loaded libtorch, and every run forks its ranks.
+//! Runs over warm ranks: one process has loaded libtorch, and every run forks its ranks from that process.
 
 use std::fmt;
 use std::path::Path;
@@ -13,25 +13,25 @@ use super::super::report::{ratio, table, time};
 use super::super::sample::Sample;
 use super::super::scratch::Scratch;
 
-/// Number of configurations that are run, from the first one of the lattice on.
+/// The number of configurations that are run: the first ones of the lattice.
 const CONFIGURATIONS: usize = 100;
 
-/// The same configurations by `zprobe sweep` and by one `zprobe run` each.
+/// Times of the same configurations by `zprobe sweep` and by one `zprobe run` each.
 pub struct Warm {
     configurations: usize,
-    /// Times of the whole `zprobe sweep`.
+    /// Times of the whole `zprobe sweep`, one for each round.
     sweep: Sample,
-    /// Times of all `zprobe run` commands, one after the other.
+    /// Times of all `zprobe run` commands one after the other, one for each round.
     runs: Sample,
 }
 
 impl Warm {
-    /// Measures both in turns.
+    /// Measures the sweep and the single runs in turns.
     pub fn measure(rounds: usize, scratch: &Scratch) -> Result<Self> {
         let zprobe = release_dir()?.join("zprobe");
         let mut warm =
             Self { configurations: 0, sweep: Sample::default(), runs: Sample::default() };
-        // Round 0 fills caches and is not counted.
+        // Round 0 fills caches, so its times are not counted.
         for round in 0..=rounds {
             eprintln!("round {round} of {rounds}: {CONFIGURATIONS} configurations, warm and cold");
             let (sweep, commands) = sweep(&zprobe, scratch)?;
@@ -46,7 +46,7 @@ impl Warm {
     }
 }
 
-/// Time of a sweep, and its configurations as arguments of `zprobe`.
+/// The time of a sweep, and its configurations as arguments of `zprobe`.
 fn sweep(zprobe: &Path, scratch: &Scratch) -> Result<(Duration, Vec<Vec<String>>)> {
     let started = Instant::now();
     let output = Command::new(zprobe)
@@ -58,19 +58,20 @@ fn sweep(zprobe: &Path, scratch: &Scratch) -> Result<(Duration, Vec<Vec<String>>
         .context("cannot start zprobe sweep")?;
     let time = started.elapsed();
     ensure!(output.status.success(), "zprobe sweep failed; see stderr.log in target/bench");
-    let said: Value = serde_json::from_slice(&output.stdout).context("the sweep is no JSON")?;
-    let rows = said["rows"].as_array().context("a sweep without rows")?;
+    let said: Value =
+        serde_json::from_slice(&output.stdout).context("the sweep printed no JSON")?;
+    let rows = said["rows"].as_array().context("the sweep has no rows")?;
     Ok((time, rows.iter().map(arguments).collect::<Result<_>>()?))
 }
 
-/// Arguments of `zprobe` in the command of a row.
+/// The arguments of `zprobe` in the command of a sweep's row.
 fn arguments(row: &Value) -> Result<Vec<String>> {
-    let command = row["command"].as_str().context("a row without its command")?;
-    let words = command.strip_prefix("zprobe ").context("no command of zprobe")?;
+    let command = row["command"].as_str().context("a row of the sweep has no command")?;
+    let words = command.strip_prefix("zprobe ").context("a row's command is not one of zprobe")?;
     Ok(words.split(' ').map(str::to_owned).collect())
 }
 
-/// Time of these commands, one after the other.
+/// The time of all commands, run one after the other.
 fn one_by_one(zprobe: &Path, commands: &[Vec<String>], scratch: &Scratch) -> Result<Duration> {
     let mut whole = Duration::ZERO;
     for arguments in commands {

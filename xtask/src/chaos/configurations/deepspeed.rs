@@ -1,5 +1,4 @@
-//! DeepSpeed files: those of other people with one thing changed, and texts that are hardly
-//! DeepSpeed files.
+//! DeepSpeed files: real ones with one thing changed, and texts that are hardly DeepSpeed files.
 
 use std::fs;
 
@@ -10,7 +9,7 @@ use super::{OF_A_RUN, Question, run};
 use crate::chaos::Case;
 use crate::workspace;
 
-/// Files that are right.
+/// Names of valid DeepSpeed files in fixtures/deepspeed.
 const BASES: &[&str] = &[
     "no_zero_section.json",
     "zero1_bf16_accumulator.json",
@@ -48,21 +47,21 @@ const KEYS: &[&str] = &[
     "__proto__",
 ];
 
-/// A file that is right with one key changed, added or removed.
+/// A question with a valid DeepSpeed file of which one key was changed, added or removed.
 pub fn file(case: &mut Case) -> Result<Question> {
     let path = workspace::root().join("fixtures/deepspeed").join(*case.one_of(BASES));
-    let text = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
-    let mut document: Value = serde_json::from_str(&text).context("a file with comments")?;
+    let text = fs::read_to_string(&path).with_context(|| format!("no file {}", path.display()))?;
+    let mut document: Value = serde_json::from_str(&text).context("the file is no plain JSON")?;
     let key = *case.one_of(KEYS);
     let value = strange(case);
     let changed = put(&mut document, key, value);
     let text = if case.rng.bool() { document.to_string() } else { format!("{document:#}") };
-    // A message may name the section where the section itself is wrong.
+    // A message may name the section if the section itself is wrong.
     let section = key.split('.').next().unwrap_or(key);
     ask(case, text.as_bytes(), changed.then(|| section.to_owned()))
 }
 
-/// A text with little of a DeepSpeed file in it, or too much.
+/// A question with a text that has little of a DeepSpeed file in it, or too much.
 pub fn text(case: &mut Case) -> Result<Question> {
     let depth = *case.one_of(&[100, 1000, 100_000]);
     let text = match case.rng.u8(..14) {
@@ -94,8 +93,8 @@ fn ask(case: &mut Case, text: &[u8], named: Option<String>) -> Result<Question> 
     Ok(Question { call, named, codes: OF_A_RUN })
 }
 
-/// Puts a value at a key with dots, over whatever stands in between; `None` removes the key.
-/// Returns true if the key was there and the document has changed.
+/// Puts a value at a dotted key, and replaces anything in between that is no object; `None` removes the key.
+/// Returns true if the key existed and the document has changed.
 fn put(document: &mut Value, key: &str, value: Option<Value>) -> bool {
     let before = document.clone();
     let mut parts: Vec<&str> = key.split('.').collect();
@@ -112,11 +111,11 @@ fn put(document: &mut Value, key: &str, value: Option<Value>) -> bool {
         (None, Some(fields)) => drop(fields.remove(last)),
         (None, None) => {}
     }
-    // Other keys may contradict one that is missing.
+    // Other keys may contradict a key that was added.
     *document != before && before.pointer(&format!("/{}", key.replace('.', "/"))).is_some()
 }
 
-/// A value that few keys take; none for no value at all.
+/// A value that few keys take; `None` for no value at all.
 fn strange(case: &mut Case) -> Option<Value> {
     Some(match case.rng.u8(..20) {
         0 => return None,

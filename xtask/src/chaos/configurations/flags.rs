@@ -1,4 +1,4 @@
-//! Command lines.
+//! Command lines with odd flags.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::chaos::Case;
 
 /// Flags of `zprobe run` with values that they take.
 ///
-/// World sizes are small or far too large: one in between would start as many processes.
+/// World sizes are small or far too large: a size in between would start that many processes.
 const FLAGS: &[(&str, &[&str])] = &[
     ("--engine", &["native", "deepspeed", "ddp", "fsdp2", "pipeline"]),
     ("--stage", &["0", "1", "2", "3"]),
@@ -50,7 +50,7 @@ const FLAGS: &[(&str, &[&str])] = &[
     ("--output-format", &["full", "json", "sarif", "junit", "github"]),
 ];
 
-/// Values that no flag takes, or only some flags.
+/// Values that no flag takes, or that only some flags take.
 const STRANGE: &[&str] = &[
     "",
     " ",
@@ -81,7 +81,7 @@ const STRANGE: &[&str] = &[
     "../../../../../../etc/passwd",
 ];
 
-/// Some flags of `zprobe run`, one of them strange in every second case.
+/// A question with some flags of `zprobe run`; in every second case one of them is strange.
 pub fn of_a_run(case: &mut Case) -> Result<Question> {
     let mut words = Vec::new();
     let mut drawn = FLAGS.to_vec();
@@ -107,7 +107,7 @@ pub fn of_a_run(case: &mut Case) -> Result<Question> {
     Ok(Question { call: run(case)?.args(words), named, codes: OF_A_RUN })
 }
 
-/// Commands that only print something.
+/// A question to a command that only prints something.
 pub fn of_another_command(case: &mut Case) -> Result<Question> {
     let value = (*case.one_of(STRANGE)).to_owned();
     let number = case.rng.u32(..).to_string();
@@ -125,6 +125,6 @@ pub fn of_another_command(case: &mut Case) -> Result<Question> {
         10 => vec!["compare", &value, &value],
         _ => vec!["diagnose", &value],
     };
-    // The value may be a valid flag, `--` or help, so that exit code 0 is possible, too.
+    // The value may be a valid flag, `--` or help, so exit code 0 is possible, too.
     Ok(Question { call: case.zprobe(words)?, named: None, codes: OF_A_LIST })
 }

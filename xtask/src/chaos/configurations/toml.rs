@@ -8,7 +8,7 @@ use super::{OF_A_LIST, OF_A_RUN, Question, run};
 use crate::chaos::Case;
 use crate::workspace;
 
-/// Values of TOML, right for some key and wrong for most.
+/// TOML values, each valid for some key and wrong for most.
 const VALUES: &[&str] = &[
     "1",
     "0",
@@ -37,7 +37,7 @@ const VALUES: &[&str] = &[
     "=",
 ];
 
-/// A `zprobe.toml` beside a run or a check.
+/// A question with a `zprobe.toml` in the directory of a run or a check.
 pub fn configuration(case: &mut Case) -> Result<Question> {
     let keys =
         ["stage", "ga", "nproc-per-node", "dtype", "shape", "timeout", "seed", "jobs", "no-such"];
@@ -57,7 +57,7 @@ pub fn configuration(case: &mut Case) -> Result<Question> {
     }
 }
 
-/// A user-defined probe.
+/// A question with a user-defined probe.
 pub fn probe(case: &mut Case) -> Result<Question> {
     let base = "description = \"Own\"\nengines = [\"native\"]\n\n[run]\nstage = 2\nga = 2\n";
     let keys =
@@ -71,10 +71,10 @@ pub fn probe(case: &mut Case) -> Result<Question> {
     })
 }
 
-/// A user-defined row of the zoo.
+/// A question with a user-defined row of the zoo.
 pub fn zoo_row(case: &mut Case) -> Result<Question> {
     let path = workspace::root().join("probes/zoo/bf16-asserts-on-infinity.toml");
-    let base = fs::read_to_string(path).context("a row of the zoo has gone")?;
+    let base = fs::read_to_string(path).context("cannot read the zoo's row of this campaign")?;
     let keys =
         ["name", "title", "links", "engine", "run", "known", "expect", "packages", "message"];
     let text = changed(case, &base, &keys);
@@ -83,7 +83,7 @@ pub fn zoo_row(case: &mut Case) -> Result<Question> {
     Ok(Question { call, named: None, codes: OF_A_LIST })
 }
 
-/// A baseline.
+/// A question with a baseline.
 pub fn baseline(case: &mut Case) -> Result<Question> {
     let base =
         "[[accept]]\ncode = \"ZP101\"\nprobe = \"*\"\nreason = \"known\"\nexpires = 2030-01-01\n";
@@ -94,7 +94,7 @@ pub fn baseline(case: &mut Case) -> Result<Question> {
     Ok(Question { call, named: None, codes: OF_A_LIST })
 }
 
-/// A file with the value of one key changed, or with a line more.
+/// A file in which the value of one key is changed, or to which a line is added.
 fn changed(case: &mut Case, base: &str, keys: &[&str]) -> String {
     let (key, value) = (*case.one_of(keys), *case.one_of(VALUES));
     let mut found = false;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chaos::fixtures::{self, Fixture};
 
-/// A trace while it is being damaged.
+/// A trace that is being damaged.
 struct Draft {
     lines: Vec<Vec<u8>>,
     rng: Rng,
@@ -15,8 +15,8 @@ struct Draft {
 /// A way of damaging a trace.
 type Mutation = fn(&mut Draft) -> Result<()>;
 
-/// All ways of damage. Those after which the text is still much like a trace stand several times:
-/// only they reach the code behind the reader.
+/// All ways of damage. Some stand several times, because they leave a text that is still much like a trace:
+/// only such texts reach the code after the reader.
 const MUTATIONS: &[Mutation] = &[
     Draft::flip_bits,
     Draft::drop_line,
@@ -46,7 +46,7 @@ const MUTATIONS: &[Mutation] = &[
     Draft::write_a_number_that_is_none,
 ];
 
-/// Numbers that programs stumble over.
+/// Numbers that break programs.
 const NUMBERS: &[f64] = &[
     -1.0,
     0.0,
@@ -68,11 +68,11 @@ const NUMBERS: &[f64] = &[
     5e-324,
 ];
 
-/// Integers that programs stumble over.
+/// Integers that break programs.
 const INTEGERS: &[u64] =
     &[1, 2, 3, 4, 63, 64, 1 << 16, 1 << 32, 1 << 40, 1 << 53, 1 << 63, u64::MAX];
 
-/// Texts that programs stumble over.
+/// Texts that break programs.
 const TEXTS: &[&str] = &[
     "",
     "\0",
@@ -218,7 +218,7 @@ impl Draft {
             }
             2 => payload["data"] = json!(data.replacen('A', "*", 1)),
             3 => payload["data"] = json!(data.replace('A', "f")),
-            // Infinities and NaN of every dtype.
+            // The bytes are infinities and NaN of every dtype.
             4 => payload["data"] = json!("gH+AfwB8AH7/f/9/".repeat(data.len() / 16)),
             5 => payload["dtype"] = json!(["bf16", "fp16", "fp32"][self.rng.usize(..3)]),
             _ => payload["digest"] = json!(TEXTS[self.rng.usize(..TEXTS.len())]),
@@ -240,7 +240,7 @@ impl Draft {
         })
     }
 
-    /// Changes a number to another one that could well stand there.
+    /// Changes a number to another plausible one.
     fn nudge_a_number(&mut self) -> Result<()> {
         self.at_a_field(|rng, value| {
             if let Some(number) = value.as_u64() {
@@ -322,7 +322,7 @@ impl Draft {
         self.with_raw_value(text)
     }
 
-    /// Puts a text that need not be JSON in place of a field's value.
+    /// Replaces a field's value by a text that need not be JSON.
     fn with_raw_value(&mut self, text: &str) -> Result<()> {
         const PLACE: &str = "@@place@@";
         self.at_a_field(|_, value| *value = json!(PLACE))?;
@@ -335,7 +335,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Changes a value somewhere inside a record of a kind that is drawn first, so that rare kinds
+    /// Changes a value somewhere inside a record. The kind of the record is drawn first, so that rare kinds
     /// are drawn as often as others.
     fn at_a_field(&mut self, change: impl FnOnce(&mut Rng, &mut Value)) -> Result<()> {
         let Some((line, mut record)) = self.record()? else { return Ok(()) };
@@ -362,7 +362,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Changes an object: the event, the specification in it, or the record itself.
+    /// Changes an object: the event, the specification in the event, or the record itself.
     fn at_an_object(
         &mut self,
         change: impl FnOnce(&mut Rng, &mut Map<String, Value>),
@@ -378,7 +378,8 @@ impl Draft {
         Ok(())
     }
 
-    /// A record of a kind that is drawn first; none if the line drawn is no record any more.
+    /// A record of a kind that is drawn first, with the number of its line; `None` if the line is no longer a
+    /// record.
     fn record(&mut self) -> Result<Option<(usize, Value)>> {
         let kind = |line: &[u8]| {
             let text = String::from_utf8_lossy(line);
@@ -403,12 +404,12 @@ impl Draft {
         (0..self.lines.len()).filter(|at| has(&self.lines[*at])).collect()
     }
 
-    /// Number of any line.
+    /// The number of a random line.
     fn any(&mut self) -> usize {
         self.rng.usize(..self.lines.len())
     }
 
-    /// Leaves at least one line, if only an empty one.
+    /// Makes sure that the trace has at least one line, if only an empty one.
     fn never_empty(&mut self) {
         if self.lines.is_empty() {
             self.lines.push(Vec::new());
