@@ -1,4 +1,4 @@
-//! `zprobe compare` on recorded runs.
+//! Tests of `zprobe compare` on recorded runs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

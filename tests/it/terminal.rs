@@ -99,7 +99,7 @@ fn colours_are_for_terminals_and_for_those_who_ask_for_them() {
 #[test]
 fn no_colour_is_one_that_light_or_dark_terminals_hide() {
     let text = piped(&diagnose(), &[("CLICOLOR_FORCE", "1")]).0;
-    // The hidden colours are black, white, and backgrounds of either.
+    // Some terminals hide black and white text, and every background colour.
     for hidden in ["\u{1b}[30m", "\u{1b}[37m", "\u{1b}[97m", "\u{1b}[40m", "\u{1b}[47m"] {
         assert!(!text.contains(hidden), "{hidden:?}");
     }

@@ -225,7 +225,7 @@ fn a_world_too_large_for_a_pool_is_refused_and_the_largest_is_not() {
     assert!((0..248).all(|rank| run.finished(rank)));
 }
 
-/// Tests long descriptions of a run, which are long because they contain the run's id.
+/// The descriptions of the runs are long because they contain the run's id.
 #[test]
 fn a_long_description_of_a_run_arrives_whole_and_one_too_long_is_refused() {
     let (pool, dir) = pool();

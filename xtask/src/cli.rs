@@ -109,7 +109,7 @@ pub enum Task {
     ///
     /// For a machine with at least one GPU and NVIDIA's driver. Builds, makes environments for DeepSpeed and
     /// torch, and makes each run of the list on the GPU and on the CPU: verdicts and weights must be the
-    /// same. The table belongs into docs/gpu.md.
+    /// same. The table belongs in docs/gpu.md.
     Gpu(gpu::Options),
 
     /// Make libtorch ready, and print its directory

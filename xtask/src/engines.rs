@@ -155,7 +155,7 @@ impl Environments {
         command
     }
 
-    /// The `PATH` that has uv.
+    /// The value of `PATH` with uv on it.
     pub fn path(&self) -> &OsStr {
         &self.path
     }

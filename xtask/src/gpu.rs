@@ -18,7 +18,7 @@ use crate::workspace;
 /// The release of DeepSpeed that averages the boundary microbatch too early.
 const BUGGY: &[&str] = &["torch==2.11.0", "deepspeed==0.18.9"];
 
-/// Options of `cargo xtask gpu`.
+/// The options of `cargo xtask gpu`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Device of the ranks; `cpu` tries the list itself on a machine without a GPU

@@ -19,7 +19,7 @@ const RELEASES: &[&str] =
 /// The release of torch on which all releases of DeepSpeed run.
 const TORCH: &str = "2.11.0";
 
-/// Options of `cargo xtask lattice`.
+/// The options of `cargo xtask lattice`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only these releases [default: all releases of the page]

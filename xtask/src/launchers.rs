@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::host::{Host, apt};
 
-/// The programs that the tests start.
+/// The programs that the launcher tests start.
 const PROGRAMS: [&str; 6] = ["srun", "slurmctld", "slurmd", "munged", "mpirun", "ip"];
 
 /// The Debian packages that contain [`PROGRAMS`].

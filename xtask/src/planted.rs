@@ -18,7 +18,7 @@ pub const PAGE: Page = Page { path: "docs/planted.md", command: "cargo xtask pla
 /// The directory of the changes and of the module that plants them, from the root of the repository.
 const FIXTURES: &str = "fixtures/planted";
 
-/// Options of `cargo xtask planted`.
+/// The options of `cargo xtask planted`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only changes whose names contain one of these [default: all]

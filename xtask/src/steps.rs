@@ -18,7 +18,7 @@ impl Steps {
         Self { total, done: 0, start: Instant::now(), skipped: Vec::new() }
     }
 
-    /// Performs the next step.
+    /// Performs the next step, and prints its title and its time.
     pub fn step<T>(&mut self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let place = format!("[{}/{}] {title}", self.done + 1, self.total);
         eprintln!("{place}");

@@ -21,7 +21,7 @@ struct Blind {
     harmless: Vec<Mistake>,
 }
 
-/// A mistake with its kind.
+/// A mistake, with the kind of finding that has to name it.
 #[derive(Deserialize)]
 struct Wrong {
     finding: String,

@@ -1,4 +1,4 @@
-//! Buffers of a script's engine between backward and the optimizer.
+//! Tests of the buffers of a script's engine between backward and the optimizer.
 
 use std::fs;
 

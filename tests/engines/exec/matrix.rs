@@ -72,11 +72,11 @@ const fn stack(
 
 /// The answer of zprobe about a correct training.
 enum Told {
-    /// No alarm.
+    /// zprobe raised no alarm.
     Clean,
-    /// No answer, with the reason. For example, bf16 is too narrow for the sum of many gradients.
+    /// zprobe gave no answer, for this reason. For example, bf16 is too narrow for the sum of many gradients.
     NoAnswer(String),
-    /// An alarm, as text.
+    /// zprobe raised this alarm.
     Alarm(String),
 }
 
@@ -161,7 +161,8 @@ impl Training<'_> {
         if report.findings.iter().any(|it| it.known.is_empty()) {
             return Told::Alarm(format!("{}, {}{}", report.verdict, run.findings(), run.stderr));
         }
-        // A wrong buffer before the optimizer's input is no finding, but shows the place of one.
+        // A wrong buffer before the optimizer's input is no finding by itself, but shows where a finding
+        // begins.
         let is_seen = |it: &&Station| matches!(it.point, Point::Accumulator | Point::Reduced);
         let departs = |it: &&Station| is_seen(it) && !it.departed.is_empty();
         if let Some(station) = report.journey.iter().find(departs) {

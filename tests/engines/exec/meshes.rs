@@ -1,4 +1,4 @@
-//! Models that tensor parallelism has cut into DTensors.
+//! Tests of models that tensor parallelism has cut into DTensors.
 
 use zprobe_report::Verdict;
 

@@ -1,4 +1,4 @@
-//! Scripts with several optimizers.
+//! Tests of scripts with several optimizers.
 
 use zprobe_report::Verdict;
 

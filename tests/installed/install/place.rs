@@ -36,7 +36,7 @@ pub fn output(command: &mut Command) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// A new directory, on the file system of the environment under test.
+/// A new directory for a test, on the file system of the environment under test.
 pub struct Place(TempDir);
 
 impl Place {

@@ -1,4 +1,4 @@
-//! Infinities, overflows, norms and clipping on simulated engines.
+//! Tests of infinities, overflows, norms and clipping on simulated engines.
 
 use std::path::Path;
 

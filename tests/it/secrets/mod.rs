@@ -23,7 +23,7 @@ pub enum Place {
     Environment(&'static str),
     /// A value of the DeepSpeed file at this pointer, which a rank repeated in its own words.
     Config(&'static str),
-    /// A fact of this name in the engine's description of itself.
+    /// A fact of this name, with which the engine describes itself.
     Fact(&'static str),
     /// The version of a package.
     Version,

@@ -30,7 +30,7 @@ const ALNUM: &str = "[a-z]{3}[A-Z]{3}[0-9]{3}[a-zA-Z0-9]{8}";
 const PUNCTUATED: &str = r"[a-z]{4}[!#$%^*]{2}[A-Z]{4}[,;&]{1}[a-z]{4}[@?]{1}[0-9]{3}";
 const HEX: &str = "[0-9a-f]{32}";
 
-/// All secrets. Another secret is one more line.
+/// All planted secrets, one per row.
 pub const ROWS: &[Row] = &[
     // Values of environment variables, which occur only in the output of ranks.
     row("key of a service", Environment("MY_API_KEY"), "{}", ALNUM),

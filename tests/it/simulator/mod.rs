@@ -67,7 +67,7 @@ pub struct Simulation {
 const SAMPLE: usize = 8;
 const SAMPLES: usize = 10;
 
-/// The elements that one rank's optimizer holds, with their master weights; `None` for padding.
+/// The elements in one rank's optimizer, with their master weights; `None` for padding.
 struct State {
     held: Vec<(Option<usize>, f32)>,
 }

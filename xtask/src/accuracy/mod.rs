@@ -18,7 +18,7 @@ pub const PAGE: Page = Page { path: "docs/accuracy.md", command: "cargo xtask ac
 
 /// An engine that is correct except for known bugs.
 pub struct Subject {
-    /// Name of the engine.
+    /// The name of the engine.
     pub engine: &'static str,
     /// Packages of the engine's environment; empty for the native engine.
     packages: &'static [&'static str],
@@ -34,7 +34,7 @@ const SUBJECTS: &[Subject] = &[
     Subject { engine: "deepspeed", packages: &["deepspeed==0.19.8", "torch==2.11.0"], runs: 200 },
 ];
 
-/// Options of `cargo xtask accuracy`.
+/// The options of `cargo xtask accuracy`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Only these engines [default: all]

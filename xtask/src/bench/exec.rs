@@ -19,7 +19,7 @@ use crate::workspace;
 /// The training script.
 const SCRIPT: &str = "examples/train/ddp.py";
 
-/// Flags of the script, for a model of 50 million parameters.
+/// The flags of the script, for a model of 50 million parameters.
 const FLAGS: &[&str] =
     &["--width", "1024", "--layers", "4", "--accumulate", "2", "--micro-batch", "8"];
 

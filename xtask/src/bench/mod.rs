@@ -56,7 +56,7 @@ pub const NATIVE_PAGE: Page =
 pub const EXEC_PAGE: Page =
     Page { path: "docs/benchmarks.md", command: "cargo xtask bench --exec --write" };
 
-/// Options of `cargo xtask bench`.
+/// The options of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Timed runs of each program, after one that is not timed
@@ -80,7 +80,7 @@ pub struct Options {
     #[arg(long, requires = "seed_script")]
     pub engines: bool,
 
-    /// Measure the diagnosis of up to 4096 ranks instead
+    /// Measure the diagnosis of up to 16384 ranks instead
     #[arg(long, conflicts_with_all = ["engines", "seed_script"])]
     pub scale: bool,
 

@@ -27,7 +27,7 @@ pub const HEAD: [&str; 6] =
 pub struct Overhead {
     /// The name of the engine's row in the table.
     name: String,
-    /// Arguments of `zprobe run` that select the engine.
+    /// The arguments of `zprobe run` that select the engine.
     words: &'static [&'static str],
     /// The Python that has the engine; `None` for the native engine.
     python: Option<PathBuf>,

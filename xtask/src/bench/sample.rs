@@ -23,12 +23,13 @@ impl Sample {
         self.0.is_empty()
     }
 
-    /// The smallest time.
+    /// The smallest time, in milliseconds; NaN for an empty sample.
     pub fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The median: the middle time, or the mean of the two middle times.
+    /// The median in milliseconds: the middle time, or the mean of the two middle times; NaN for an empty
+    /// sample.
     pub fn median(&self) -> f64 {
         let middle = self.0.len() / 2;
         match self.0.len() {

@@ -118,7 +118,7 @@ impl Running {
     }
 }
 
-/// The end of a call, and the output of the call.
+/// The exit status and the output of a call.
 pub struct Ended {
     /// The exit code or the signal.
     pub status: ExitStatus,

@@ -22,7 +22,7 @@ pub const CAMPAIGN: Campaign = Campaign {
     try_case,
 };
 
-/// A call of zprobe, and the answers that it may give.
+/// A call of zprobe, and the answers that zprobe may give.
 struct Question {
     call: Call,
     /// The name that a refusal has to contain; `None` if several things may be wrong.
@@ -31,10 +31,10 @@ struct Question {
     codes: &'static [i64],
 }
 
-/// A function that makes a question.
+/// A function that makes a call of zprobe, with the permitted answers.
 type Ask = fn(&mut Case) -> Result<Question>;
 
-/// All questions; a question that is listed twice is drawn twice as often.
+/// All kinds of calls; a kind that is listed twice is drawn twice as often.
 const WAYS: &[Ask] = &[
     flags::of_a_run,
     deepspeed::file,

@@ -52,7 +52,7 @@ fn read() -> Result<Vec<Fixture>> {
     Ok(fixtures)
 }
 
-/// The name of a trace in a run directory.
+/// The file name of a trace in a run directory.
 pub const TRACE: &str = "trace.jsonl";
 
 impl Fixture {

@@ -90,19 +90,19 @@ struct Place {
 
 /// The way to put a string in a place.
 enum At {
-    /// In a record of a trace: the type of its event, and the field of the event.
+    /// The string is in a record of a trace, given by the type of the event and the field of the event.
     Record(&'static str, &'static str),
-    /// In an additional record of the trace: the event, with the string in place of `@`.
+    /// The string is in an additional record of the trace, in place of `@` in this event.
     NewRecord(&'static str),
-    /// In the specification, as a key of an engine's configuration or as a value in it.
+    /// The string is in the specification, as a key or a value of an engine's configuration.
     Configuration,
-    /// In the log of a rank.
+    /// The string is in the log of a rank.
     Log,
-    /// In the name of the run directory.
+    /// The string is in the name of the run directory.
     Directory,
-    /// In an argument that zprobe refuses.
+    /// The string is in an argument that zprobe refuses.
     Argument,
-    /// In a file that zprobe refuses.
+    /// The string is in a file that zprobe refuses.
     File,
 }
 

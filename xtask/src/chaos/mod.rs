@@ -44,7 +44,7 @@ struct Campaign {
     try_case: fn(&mut Case) -> Result<Survival>,
 }
 
-/// All campaigns.
+/// All campaigns, in the order in which they run.
 const CAMPAIGNS: &[Campaign] = &[
     signals::CAMPAIGN,
     limits::CAMPAIGN,
@@ -76,7 +76,7 @@ struct Case {
 }
 
 impl Case {
-    /// Case `number` of a campaign.
+    /// The case with this number in a campaign, with an empty directory.
     fn new(campaign: &Campaign, number: usize, seed: u64) -> Result<Self> {
         let name = format!("{}-{number}", campaign.name);
         let dir = workspace::target_dir()?.join("chaos").join(&name);
@@ -98,7 +98,7 @@ impl Case {
     }
 }
 
-/// Options of `cargo xtask chaos`.
+/// The options of `cargo xtask chaos`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Seed of all random choices
@@ -113,7 +113,7 @@ pub struct Options {
     #[arg(long, value_name = "CAMPAIGN[:NUMBER]")]
     only: Vec<Only>,
 
-    /// Cases at the same time
+    /// Cases that run at the same time
     #[arg(long, value_name = "N", default_value_t = 2)]
     jobs: usize,
 

@@ -24,13 +24,13 @@ const FILES: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENS
 const COMPLETIONS: [(&str, &str); 3] =
     [("bash", "zprobe.bash"), ("zsh", "_zprobe"), ("fish", "zprobe.fish")];
 
-/// The mode of a program.
+/// The file mode of a program in the archive.
 const PROGRAM: u32 = 0o755;
 
-/// The mode of any other file.
+/// The file mode of all files in the archive that are no programs.
 const PLAIN: u32 = 0o644;
 
-/// Packs the archive around this program.
+/// Packs the archive around `program`, which is `zprobe`.
 pub fn pack(workshop: &Workshop, program: &Path) -> Result<()> {
     let name = format!("zprobe-{VERSION}-{}", triple());
     let path = workshop.dist.join(format!("{name}.tar.gz"));

@@ -29,7 +29,7 @@ const OF_TORCH: [&str; 2] = ["libtorch_cpu.so", "libc10.so"];
 /// libraries find their own dependencies.
 const RUNPATH: &str = "$ORIGIN/../torch/lib";
 
-/// Builds the wheel around this program of the release build.
+/// Builds the wheel around `rank`, the `zprobe-rank` of the release build.
 pub fn wheel(workshop: &Workshop, rank: &Path) -> Result<()> {
     let package = stage(workshop, rank)?;
     let unrepaired = workshop.stage.join("unrepaired");

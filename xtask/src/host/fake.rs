@@ -44,19 +44,19 @@ impl FakeHost {
         self.bin.path()
     }
 
-    /// Sets `CXX`.
+    /// Sets the variable `CXX` of the machine.
     pub fn with_cxx(mut self, cxx: &str) -> Self {
         self.host.cxx = Some(cxx.into());
         self
     }
 
-    /// Sets `LIBTORCH`.
+    /// Sets the variable `LIBTORCH` of the machine.
     pub fn with_libtorch(mut self, dir: &Path) -> Self {
         self.host.libtorch = Some(dir.into());
         self
     }
 
-    /// Sets `LIBTORCH_USE_PYTORCH`.
+    /// Sets the variable `LIBTORCH_USE_PYTORCH` of the machine.
     pub fn with_pytorch(mut self) -> Self {
         self.host.libtorch_use_pytorch = true;
         self

@@ -1,4 +1,4 @@
-//! `cargo xtask accuracy`
+//! The task `cargo xtask accuracy`.
 
 use anyhow::Result;
 

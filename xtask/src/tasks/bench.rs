@@ -1,4 +1,4 @@
-//! `cargo xtask bench`
+//! The task `cargo xtask bench`.
 
 use anyhow::Result;
 

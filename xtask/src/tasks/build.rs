@@ -1,4 +1,4 @@
-//! `cargo xtask build`
+//! The task `cargo xtask build`.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`
+//! The task `cargo xtask chaos`.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`
+//! The task `cargo xtask dist`.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask gpu`
+//! The task `cargo xtask gpu`.
 
 use anyhow::{Result, ensure};
 

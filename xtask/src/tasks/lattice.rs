@@ -1,4 +1,4 @@
-//! `cargo xtask lattice`
+//! The task `cargo xtask lattice`.
 
 use anyhow::Result;
 

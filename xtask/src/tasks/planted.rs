@@ -1,4 +1,4 @@
-//! `cargo xtask planted`
+//! The task `cargo xtask planted`.
 
 use anyhow::Result;
 

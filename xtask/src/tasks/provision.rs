@@ -1,4 +1,4 @@
-//! `cargo xtask provision`
+//! The task `cargo xtask provision`.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask record-traces`
+//! The task `cargo xtask record-traces`.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `cargo xtask run`
+//! The task `cargo xtask run`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

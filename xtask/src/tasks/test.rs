@@ -1,4 +1,4 @@
-//! `cargo xtask test`
+//! The task `cargo xtask test`.
 
 use std::env;
 use std::panic;

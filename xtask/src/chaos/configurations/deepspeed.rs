@@ -47,7 +47,7 @@ const KEYS: &[&str] = &[
     "__proto__",
 ];
 
-/// A question with a valid DeepSpeed file of which one key was changed, added or removed.
+/// The call of `zprobe run` on a valid DeepSpeed file in which one key was changed, added or removed.
 pub fn file(case: &mut Case) -> Result<Question> {
     let path = workspace::root().join("fixtures/deepspeed").join(*case.one_of(BASES));
     let text = fs::read_to_string(&path).with_context(|| format!("no file {}", path.display()))?;
@@ -61,7 +61,7 @@ pub fn file(case: &mut Case) -> Result<Question> {
     ask(case, text.as_bytes(), changed.then(|| section.to_owned()))
 }
 
-/// A question with a text that has little of a DeepSpeed file in it, or too much.
+/// The call of `zprobe run` on a text with too little or too much of a DeepSpeed file.
 pub fn text(case: &mut Case) -> Result<Question> {
     let depth = *case.one_of(&[100, 1000, 100_000]);
     let text = match case.rng.u8(..14) {

@@ -81,7 +81,7 @@ const STRANGE: &[&str] = &[
     "../../../../../../etc/passwd",
 ];
 
-/// A question with some flags of `zprobe run`; in every second case one of them is strange.
+/// The call of `zprobe run` with some flags, one of which has a strange value in every second case.
 pub fn of_a_run(case: &mut Case) -> Result<Question> {
     let mut words = Vec::new();
     let mut drawn = FLAGS.to_vec();
@@ -107,7 +107,7 @@ pub fn of_a_run(case: &mut Case) -> Result<Question> {
     Ok(Question { call: run(case)?.args(words), named, codes: OF_A_RUN })
 }
 
-/// A question to a command that only prints something.
+/// The call of a command of zprobe that only prints.
 pub fn of_another_command(case: &mut Case) -> Result<Question> {
     let value = (*case.one_of(STRANGE)).to_owned();
     let number = case.rng.u32(..).to_string();

@@ -37,7 +37,7 @@ const VALUES: &[&str] = &[
     "=",
 ];
 
-/// A question with a `zprobe.toml` in the directory of a run or a check.
+/// The call of a run with a `zprobe.toml` in its directory, or of a check with a `pyproject.toml`.
 pub fn configuration(case: &mut Case) -> Result<Question> {
     let keys =
         ["stage", "ga", "nproc-per-node", "dtype", "shape", "timeout", "seed", "jobs", "no-such"];
@@ -57,7 +57,7 @@ pub fn configuration(case: &mut Case) -> Result<Question> {
     }
 }
 
-/// A question with a user-defined probe.
+/// The call of `zprobe check` on a user-defined probe.
 pub fn probe(case: &mut Case) -> Result<Question> {
     let base = "description = \"Own\"\nengines = [\"native\"]\n\n[run]\nstage = 2\nga = 2\n";
     let keys =
@@ -71,7 +71,7 @@ pub fn probe(case: &mut Case) -> Result<Question> {
     })
 }
 
-/// A question with a user-defined row of the zoo.
+/// The call of `zprobe zoo` on a user-defined row.
 pub fn zoo_row(case: &mut Case) -> Result<Question> {
     let path = workspace::root().join("probes/zoo/bf16-asserts-on-infinity.toml");
     let base = fs::read_to_string(path).context("cannot read the zoo's row of this campaign")?;
@@ -83,7 +83,7 @@ pub fn zoo_row(case: &mut Case) -> Result<Question> {
     Ok(Question { call, named: None, codes: OF_A_LIST })
 }
 
-/// A question with a baseline.
+/// The call of `zprobe check` with a baseline.
 pub fn baseline(case: &mut Case) -> Result<Question> {
     let base =
         "[[accept]]\ncode = \"ZP101\"\nprobe = \"*\"\nreason = \"known\"\nexpires = 2030-01-01\n";
