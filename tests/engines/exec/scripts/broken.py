@@ -19,7 +19,7 @@ WHAT, RANK, WHEN = sys.argv[1:]
 
 
 def load(rank):
-    """Where it goes wrong."""
+    """Fails on the chosen rank."""
     if RANK not in (str(rank), "all"):
         return
     if WHAT == "raise":

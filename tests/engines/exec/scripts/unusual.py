@@ -78,7 +78,7 @@ def sparse():
 
 
 def shared():
-    """A parameter that is used beside a reentrant checkpoint and in it."""
+    """A parameter that is used inside of a reentrant checkpoint and outside of it."""
     layer = nn.Linear(32, 32)
     optimizer = torch.optim.AdamW(layer.parameters())
     for _ in range(6):
