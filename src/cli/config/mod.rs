@@ -139,7 +139,7 @@ impl Config {
 /// Adds to a complaint about an unknown section the sections in which flags belong.
 fn advised(mut complaint: Complaint) -> Complaint {
     let [run, check] = SECTIONS;
-    if complaint.problem.ends_with(&format!("there are {run}, {check}")) {
+    if complaint.problem.ends_with(&format!("use one of {run}, {check}")) {
         complaint.problem += &format!(
             "; put flags of `zprobe {run}` below [{run}], and those of `zprobe {check}` below [{check}]"
         );

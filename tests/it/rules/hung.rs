@@ -32,7 +32,7 @@ fn said(trace: &Trace) -> (String, bool) {
     let report = diagnose(trace);
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
     assert_eq!(finding.code, "ZP902");
-    let is_unknown = finding.evidence.iter().any(|line| line.contains("is not known"));
+    let is_unknown = finding.evidence.iter().any(|line| line.contains("it is unknown which"));
     (finding.message.clone(), is_unknown)
 }
 

@@ -10,7 +10,7 @@ use zprobe_report::{Report, Verdict};
 const QUOTED: usize = 160;
 
 named_enum! {
-    /// How the run of a configuration ended.
+    /// The end of the run of a configuration.
     pub enum Ending {
         /// Every gradient arrived as expected.
         Clean = "clean",
@@ -30,7 +30,7 @@ named_enum! {
 /// The outcome of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How the run ended.
+    /// The end of the run.
     pub ending: Ending,
     /// The codes of the findings without duplicates, in the order of the report.
     pub codes: Vec<String>,

@@ -175,7 +175,7 @@ mod tests {
     fn every_python_file_is_embedded() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let shared: Vec<&str> = SHARED.iter().map(|(name, _)| *name).collect();
-        assert_eq!(python_files(&root.join("crates/launch/src/adapters")), shared);
+        assert_eq!(python_files(&root.join("src/adapters")), shared);
         for (engine, python) in engines::real() {
             let mut lying = python_files(&root.join("../engines/src").join(package(engine)));
             // The doctor runs `trial.py`, and bug reports contain `repro.py`; a rank uses neither.

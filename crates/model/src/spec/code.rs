@@ -13,7 +13,7 @@ use std::ops::Range;
 pub struct Code {
     length: usize,
     seed: u64,
-    /// How gradients are assigned to rows; `None` if they take the first rows.
+    /// The assignment of gradients to rows; `None` if they take the first rows.
     spread: Option<Spread>,
 }
 

@@ -98,7 +98,7 @@ impl Staging {
     }
 }
 
-/// How an engine uses a DeepSpeed file.
+/// The use of a DeepSpeed file by an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeepSpeedFile {
     /// Every key of the file is either a setting of the run or refused.
@@ -111,7 +111,7 @@ pub enum DeepSpeedFile {
 
 /// The facts about an engine on which a specification depends.
 pub struct Traits {
-    /// How the engine uses a DeepSpeed file.
+    /// The use of a DeepSpeed file by the engine.
     pub deepspeed_file: DeepSpeedFile,
     /// The rule for the ZeRO stage that the engine runs in.
     pub staging: Staging,

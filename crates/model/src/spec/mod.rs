@@ -97,7 +97,7 @@ pub struct RunSpec {
     pub gradient_clipping: f64,
     /// The scale of the loss of an fp16 model.
     pub loss_scale: LossScale,
-    /// How much of the engine is observed: every visible point, or only the parameters after each step.
+    /// The observed part of the engine: every visible point, or only the parameters after each step.
     pub observe: Observation,
     /// True if memory that torch allocates is filled with NaN until something writes to it.
     #[serde(default)]

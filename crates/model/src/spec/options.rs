@@ -62,12 +62,12 @@ pub struct DeepSpeedOptions {
     pub set: Vec<Member>,
     /// The number of ranks that each hold a part of the same sequences (Ulysses); 1 for none.
     pub sequence_parallel: usize,
-    /// How DeepSpeed learns which ranks hold parts of the same sequences.
+    /// The way in which DeepSpeed learns which ranks hold parts of the same sequences.
     pub sequence_groups: SequenceGroups,
 }
 
 named_enum! {
-    /// How DeepSpeed learns which ranks hold parts of the same sequences.
+    /// The way in which DeepSpeed learns which ranks hold parts of the same sequences.
     pub enum SequenceGroups {
         /// From an object with the groups (`mpu`): DeepSpeed's own `parallel_state_sp`.
         Mpu = "mpu",
@@ -244,7 +244,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// How much of the engine is observed.
+    /// The observed part of the engine.
     pub enum Observation {
         /// Every point of the gradient's journey that is visible in the engine.
         Full = "full",
@@ -316,7 +316,7 @@ pub(super) struct Written {
     /// and in older traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sequence_parallel: Option<usize>,
-    /// How DeepSpeed learns which ranks hold parts of the same sequences.
+    /// The way in which DeepSpeed learns which ranks hold parts of the same sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sequence_groups: Option<SequenceGroups>,
     /// The keys of DeepSpeed's configuration that flags set and that have no flag of their own.

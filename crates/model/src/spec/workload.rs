@@ -12,7 +12,7 @@ use super::{Plan, RunSpec, Shape, Usage, named_enum};
 /// The index of a parameter in flat order, and the factor of its data.
 type Term = (usize, f64);
 
-/// How a run uses its model, microbatch by microbatch.
+/// The use of the model in a run, microbatch by microbatch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Workload {
     /// The losses of rank 0 in the first steps, which all other steps repeat; each step is a list of stretches of

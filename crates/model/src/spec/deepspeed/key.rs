@@ -12,7 +12,7 @@ pub(super) struct Key {
     pub path: &'static str,
     /// The values that the key takes.
     pub shape: Shape,
-    /// How zprobe treats the key.
+    /// The treatment of the key by zprobe.
     pub role: Role,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Shape {
     Dict,
 }
 
-/// How zprobe treats a key.
+/// The treatment of a key by zprobe.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
     /// The value of the key becomes part of the run.

@@ -46,9 +46,9 @@ pub struct Row<S: Slot> {
     pub(super) said: fn(&RunSpec) -> S,
     /// True if the command that repeats a run states the setting even if it has its default.
     pub(super) always_said: bool,
-    /// How the search for the smallest configuration treats the setting.
+    /// The treatment of the setting by the search for the smallest configuration.
     pub(super) reduction: Reduction,
-    /// What the setting is about: the content of a run, or its execution.
+    /// The subject of the setting: the content of a run, or its execution.
     pub(super) about: About,
 }
 
@@ -74,7 +74,7 @@ pub(super) enum Key<T> {
     Written(&'static str, Write<T>),
 }
 
-/// How the search for the smallest configuration treats a setting.
+/// The treatment of a setting by the search for the smallest configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// The search tries to leave out the setting.
@@ -85,7 +85,7 @@ pub enum Reduction {
     KeepAlways,
 }
 
-/// What a setting is about.
+/// The subject of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
     /// The content of a run.
@@ -187,9 +187,9 @@ pub struct Description {
     pub key: Option<&'static str>,
     /// True if the command that repeats a run states the setting even if it has its default.
     pub always_said: bool,
-    /// How the search for the smallest configuration treats the setting.
+    /// The treatment of the setting by the search for the smallest configuration.
     pub reduction: Reduction,
-    /// What the setting is about: the content of a run, or its execution.
+    /// The subject of the setting: the content of a run, or its execution.
     pub about: About,
 }
 

@@ -211,7 +211,7 @@ settings! {
         said: |spec| Some(spec.deepspeed()?.sequence_parallel),
     }
 
-    /// How DeepSpeed learns the ranks of sequence parallelism
+    /// Way in which DeepSpeed learns the ranks of sequence parallelism
     "--sequence-groups" sequence_groups: Option<SequenceGroups> = |_| SequenceGroups::Mpu, {
         heading: "DeepSpeed", engines: DEEPSPEED,
         said: |spec| Some(spec.deepspeed()?.sequence_groups),
