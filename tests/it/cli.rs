@@ -95,7 +95,10 @@ fn every_command_with_runs_says_the_same_of_their_timeout() {
 fn a_deepspeed_file_that_needs_more_than_there_is_names_every_setting() {
     let file = fixture("deepspeed/broken/not_there_yet.json");
     let message = refusal(&["run", "--deepspeed-config", &file]);
-    assert!(message.contains("19 settings that zprobe's native engine does not support"), "{message}");
+    assert!(
+        message.contains("19 settings that zprobe's native engine does not support"),
+        "{message}"
+    );
     let place = "not_there_yet.json:14:28: zero_optimization.offload_optimizer.device";
     assert!(message.contains(place), "{message}");
 }

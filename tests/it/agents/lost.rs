@@ -51,7 +51,7 @@ fn a_process_that_loses_rank_0s_reports_what_it_knows() {
     assert_eq!((nodes[0].code, nodes[1].code), (None, Some(3)), "{}", nodes[1].stderr);
     let findings = nodes[1].findings();
     assert!(findings[0].contains("ranks 0 and 1: lost: the zprobe process on"), "{findings:?}");
-    assert!(nodes[1].stderr.contains("recorded in run/agent-1"), "{}", nodes[1].stderr);
+    assert!(nodes[1].stderr.contains("ranks are in run/agent-1"), "{}", nodes[1].stderr);
 }
 
 #[test]
