@@ -45,7 +45,7 @@ const NOT_STARTED: &str = "cannot start cargo-deny";
 
 /// Runs cargo-deny with these checks.
 fn judge(host: &Host, tools: &Path, checks: &[&str]) -> Result<()> {
-    let args = [&["check"], checks].concat();
+    let args = [&["--workspace", "check"], checks].concat();
     let status = deny(host, tools, &args).status().context(NOT_STARTED)?;
     ensure!(
         status.success(),
