@@ -1,5 +1,7 @@
 //! The words of comments, messages and pages: docs/contributing/style.md in the parts that a program can check.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
