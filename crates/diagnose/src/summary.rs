@@ -333,8 +333,8 @@ pub fn power(case: &Case<'_>) -> Power {
     }
 }
 
-/// Describes the pieces at the last word ([`crate::spec::RunSpec::last_word`]) that were too short to be decoded by
-/// themselves; `None` if there are none.
+/// Describes the pieces at the last word ([`zprobe_model::spec::RunSpec::last_word`]) that were too short to be
+/// decoded by themselves; `None` if there are none.
 fn short_pieces(case: &Case<'_>) -> Option<String> {
     let spec = case.observed.spec;
     if spec.model != Model::Coded || case.placement.smallest_share().is_some() {
