@@ -55,7 +55,7 @@ fn a_gradient_that_is_summed_behind_autograd_cannot_be_observed() {
 fn where_some_parameters_are_whole_beside_parts_nothing_is_concluded() {
     let run = parallel(&[], 2, "whole");
     assert!(
-        run.stderr.contains("has cut some parameters and not 3.weight, 3.bias"),
+        run.stderr.contains("has cut some parameters but not 3.weight, 3.bias"),
         "{}",
         run.stderr
     );
