@@ -28,8 +28,8 @@ fn both_sides_of_a_cut_link_report_what_they_know_and_nothing_is_left() {
     let said = |node: &str| fs::read_to_string(dir.path().join(node).join("said")).unwrap();
     let told = format!("{}\n{}", said("0"), said("1"));
     assert_eq!(codes, [Some(3), Some(3)], "{told}");
-    assert!(said("0").contains("ranks 2 and 3: lost with"), "{told}");
-    assert!(said("1").contains(&format!("ranks 0 and 1: lost with {FIRST}")), "{told}");
+    assert!(said("0").contains("ranks 2 and 3: lost: "), "{told}");
+    assert!(said("1").contains(&format!("ranks 0 and 1: lost: {FIRST} is silent")), "{told}");
     assert_eq!(left(dir.path()), Vec::<std::path::PathBuf>::new());
 }
 
