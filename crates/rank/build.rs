@@ -1,4 +1,5 @@
 //! Compiles the C++ shim over libtorch, and tells cargo where to find the shim and libtorch.
+
 #![allow(clippy::disallowed_macros, reason = "cargo reads what it prints")]
 
 fn main() {

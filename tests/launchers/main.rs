@@ -1,4 +1,4 @@
-//! The same runs under real launchers: torchrun with two agents, Slurm with two nodes, and Open MPI. Each run
+//! Runs of `zprobe run` under real launchers: torchrun with two agents, Slurm with two nodes, and Open MPI. Each run
 //! leaves the report of a plain run, and has its exit code. `scripts` has users' scripts on several machines.
 //!
 //! The tests need libtorch, an interpreter with torch and DeepSpeed next to which `torchrun` is installed

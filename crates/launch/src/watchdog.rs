@@ -77,7 +77,7 @@ enum State {
 /// The decision of the watchdog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing is to be done before this time, unless an event arrives.
+    /// The supervisor has nothing to do before this time, unless an event arrives.
     WaitUntil(Instant),
     /// The run is to be ended, because ranks are silent.
     Silent(Silence),

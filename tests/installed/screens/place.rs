@@ -29,7 +29,7 @@ pub struct Place {
 pub struct Screen {
     /// Lines on the terminal, without spaces at their ends.
     pub text: String,
-    /// The same lines with the escape codes of their colours.
+    /// The lines of `text` with the escape codes of their colours.
     pub coloured: String,
     /// Exit code of the command.
     pub code: i32,

@@ -50,7 +50,7 @@ enum Target {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sent {
     Once(Signal),
-    /// The same signal twice, without a pause.
+    /// A signal that is sent twice, without a pause.
     Twice(Signal),
     /// SIGSTOP, and SIGCONT a moment later.
     Paused,

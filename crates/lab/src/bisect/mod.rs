@@ -1,9 +1,9 @@
 //! `zprobe bisect`: searches for the first release of a package, and the first commit, in which a run shows a finding
 //! or no longer shows it.
 //!
-//! Both ends are tried first: the bad end gives the finding to search for, which the good end must not show. A
-//! release or commit counts as bad if it shows the same rule with the same weights. It is skipped if it cannot be
-//! installed, crashes, or shows the rule with other weights.
+//! The search tries the good and the bad end first: the bad end gives the finding to search for, which the good
+//! end must not show. A release or commit counts as bad if it shows the same rule with the same weights. It is skipped
+//! if it cannot be installed, crashes, or shows the rule with other weights.
 //!
 //! `search` chooses among releases, which form a line; git chooses among commits, which may branch.
 

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 use zprobe_report::Report;
 use zprobe_zoo::Packages;
 
-/// Everything that the trials of one search share, such as their environments and their queue.
+/// The shared state of all trials of a search: environments, installer and queue.
 pub struct Trials<'a> {
     /// The task of the search.
     pub question: &'a Question,

@@ -82,7 +82,8 @@ struct Names {
     launcher: Launcher,
     /// The variable with the number of this process in the job, and the variable with the number of all processes.
     job: [&'static str; 2],
-    /// The same two variables for the processes on this machine.
+    /// The variable with the number of this process on its machine, and the variable with the number of all processes
+    /// on this machine; `None` if the launcher sets neither.
     machine: Option<[&'static str; 2]>,
 }
 
