@@ -8,7 +8,7 @@ Without GPUs, `accelerate launch` starts one process, whatever --num_processes s
 
 Weights: accelerate divides each loss by the number of microbatches and DDP averages over the ranks, so a loss that
 is a sum over tokens is multiplied by both and divided by the number of tokens that all ranks have in the step.
-Every token of the step counts the same.
+Every token of the step has the same weight.
 """
 
 import os

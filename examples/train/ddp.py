@@ -6,7 +6,7 @@
 
 Weights: DDP averages over the ranks and the loop adds up the microbatches, so a loss that is a sum over tokens is
 multiplied by the number of ranks and divided by the number of tokens that all ranks have in the step. Every token
-of the step counts the same.
+of the step has the same weight.
 """
 
 import contextlib

@@ -5,7 +5,7 @@
 
 Weights: DeepSpeed divides each loss by the number of microbatches and averages over the ranks, so a loss that is a
 sum over tokens is multiplied by both and divided by the number of tokens that all ranks have in the step. Every
-token of the step counts the same.
+token of the step has the same weight.
 """
 
 import os

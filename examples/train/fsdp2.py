@@ -5,7 +5,7 @@
 Parameters and their gradients are kept in fp32; layers compute in --dtype, and gradients are reduced in
 --reduce-dtype. Weights: FSDP2 averages over the ranks, and the loop adds up the microbatches, so a loss that is a
 sum over tokens is multiplied by the number of ranks and divided by the number of tokens that all ranks have in the
-step. Every token of the step counts the same.
+step. Every token of the step has the same weight.
 """
 
 import os

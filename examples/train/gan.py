@@ -8,7 +8,7 @@ then the generator on the same number of microbatches of new noise.
 
 Weights: all microbatches have --micro-batch samples on every rank. DDP averages over the ranks, and each loss is
 divided by the number of microbatches. The discriminator's loss is the mean over all real samples of the step plus the
-mean over all fake ones; the generator's loss is the mean over all fake ones. Every sample counts the same.
+mean over all fake ones; the generator's loss is the mean over all fake ones. Every sample has the same weight.
 """
 
 import contextlib

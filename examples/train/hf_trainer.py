@@ -5,7 +5,7 @@
     python hf_trainer.py --accumulate 4
 
 Weights: the Trainer counts the targets of all microbatches of a step, on all ranks, and the model divides the sum
-of its losses by that number: every token of the step counts the same. (Releases before 4.46 took the mean of each
+of its losses by that number: every token of the step has the same weight. (Releases before 4.46 took the mean of each
 microbatch, and the mean of those means.)
 """
 

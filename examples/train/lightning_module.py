@@ -5,7 +5,7 @@
 Weights: Lightning divides the loss that training_step returns by the number of microbatches, and DDP averages over
 the ranks. A training_step sees only its own microbatch, so the usual mean over its tokens (--loss mean) gives a
 mean of means, in which a token of a short microbatch counts more. Here the sum is divided by a constant, the number
-of tokens that a microbatch has on average: every token of the step counts the same (--loss token).
+of tokens that a microbatch has on average: every token of the step has the same weight (--loss token).
 """
 
 import os

@@ -10,7 +10,7 @@ ranks and divided by the number of targets or sentences that all ranks have in t
     the mean cross entropy of all its targets
     + --imitate times the square of --temperature times the mean divergence from the teacher at all its targets
     + --guess times the mean squared error of the lengths of all its sentences (in units of the longest length).
-Every target of the step counts the same in the first two terms, every sentence in the third.
+Every target of the step has the same weight in the first two terms, every sentence in the third.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The eyes of PyTorch's DistributedDataParallel."""
+"""Observes the buffers of PyTorch's DistributedDataParallel."""
 
 import torch
 
@@ -30,7 +30,8 @@ RUNTIME = (
 
 
 class Eyes(BaseEyes):
-    """Reads gradients from the attribute `grad` of the parameters. DDP's reduction, which runs in C++, is not seen."""
+    """Reads gradients from the attribute `grad` of the parameters. zprobe does not see DDP's reduction, which runs in
+    C++."""
 
     engine = "ddp"
     kind = "DistributedDataParallel"
@@ -42,7 +43,8 @@ class Eyes(BaseEyes):
 
     def arm(self):
         for ddp in (it for it in self.objects if hasattr(it, "_post_forward")):
-            # DDP calls `_post_forward` at the end of each forward. A forward without gradients decides nothing.
+            # DDP calls `_post_forward` at the end of each forward. A forward without gradients does not change this
+            # decision.
             self.wrap(ddp, "_post_forward", after=lambda *_, ddp=ddp: self._see_forward(ddp))
 
     def describe(self):

@@ -50,11 +50,13 @@ def train(run):
         for microbatch in run.microbatches():
             for part in microbatch:
                 with contextlib.nullcontext() if part.is_last or is_late else ddp.no_sync():
-                    # torch's compiler splits the graph at the ends of buckets, and uses the same constant for them.
+                    # torch's compiler splits the graph at the ends of buckets, and uses the same constant for the first
+                    # bucket.
                     with first_bucket_like_the_others(bucket_cap_mb):
                         loss = part.loss(compiled)
                     if is_late:
-                        # Too late: this microbatch's forward has already read the flag that `no_sync` sets.
+                        # This call comes too late: the forward of the microbatch has already read the flag that
+                        # `no_sync` sets.
                         ddp.require_backward_grad_sync = part.is_last
                     (loss / run.accumulation_steps).backward()
                     if delayed_parameters == "awaited":
@@ -96,9 +98,9 @@ def hook_state(comm_hook, spec):
 def first_bucket_like_the_others(bucket_cap_mb):
     """Gives DDP's first bucket the capacity of the other buckets while DDP, or a compiled graph for DDP, is made.
 
-    Current releases of torch do so by themselves if a capacity is given. Up to torch 2.0 at least, the first bucket has
-    a capacity of 1 MiB in any case, which a small model never fills. torch's own source names this constant as the one
-    that users can set (`_ddp_init_helper` in `nn/parallel/distributed.py`).
+    If a capacity is given, current releases of torch use it for the first bucket, too. Up to torch 2.0 at least, the
+    first bucket always has a capacity of 1 MiB, which a small model never fills. torch's own source says that users can
+    set this constant (`_ddp_init_helper` in `nn/parallel/distributed.py`).
     """
     default = dist._DEFAULT_FIRST_BUCKET_BYTES
     dist._DEFAULT_FIRST_BUCKET_BYTES = min(default, int(bucket_cap_mb * MIB))

@@ -17,8 +17,7 @@ class Buckets:
         self.wrapper = wrapper
 
     def content(self, dtype):
-        """The number of elements and the parameters of the bucket that a flush of `dtype` empties; of several buckets
-        the largest."""
+        """The number of elements and the parameters of the largest bucket that a flush of `dtype` empties."""
         contents = (content(bucket) for bucket in self._of(dtype))
         elements, entries = max(contents, key=lambda found: found[0])
         return int(elements), [self._parameter(entry) for entry in entries]

@@ -1,4 +1,4 @@
-"""The eyes of DeepSpeed, ZeRO stages 0 to 3."""
+"""Observes the buffers of DeepSpeed, in ZeRO stages 0 to 3."""
 
 import sys
 
@@ -74,9 +74,9 @@ class Eyes(BaseEyes):
         """The pieces of parameters in a tensor of the optimizer, in the form of `BaseEyes.pieces`.
 
         A tensor of `DeepSpeedZeroOptimizer_Stage3` consists of the rank's shards of a sub-group's parameters, each
-        padded. A tensor of the other optimizers is a partition of parameters that follow one another.
-        `DeepSpeedZeroOptimizer` knows the parameters of its partition and where the first parameter is cut.
-        `BF16_Optimizer` cuts a group into equal parts.
+        padded. A tensor of the other optimizers is a partition of consecutive parameters. `DeepSpeedZeroOptimizer`
+        knows the parameters of its partition and where the first parameter is cut. `BF16_Optimizer` cuts a group into
+        equal parts.
         """
         wrapper = self.wrapper
         for group, partition in enumerate(getattr(wrapper, "fp32_partitioned_groups_flat", [])):
@@ -140,7 +140,7 @@ class Eyes(BaseEyes):
         return self.gradients() if is_whole else None
 
     def scaling(self):
-        # An optimizer without a loss scale may find an overflow and skip the step, too.
+        # An optimizer without a loss scale may also find an overflow and skip the step.
         if getattr(self.wrapper, "overflow", None) is None and self.scale is None:
             return None
         return self.scale or 1.0, self.ds_engine.skipped_steps > self.skipped
@@ -242,7 +242,7 @@ def own_shard(parameter):
 
 
 def consecutive(parameters, start, size):
-    """The pieces of `size` elements from element `start` on, in parameters that follow one another."""
+    """The pieces of `size` elements from element `start` on, in consecutive parameters."""
     pieces = []
     for parameter in parameters:
         length = min(parameter.numel() - start, size)

@@ -63,7 +63,8 @@ def train(run):
                 backward(engine, part.loss(engine) * loss_factor, "loss-backward" in spec["shapes"])
             with run.update() as update:
                 if coalesces:
-                    # DeepSpeed wants one such context for each optimizer step, and no call of `step` inside.
+                    # DeepSpeed requires one context of coalesced reduction for each optimizer step, and no call of
+                    # `step` inside of it.
                     if not microbatch.is_last:
                         continue
                     coalescing.close()
@@ -75,7 +76,7 @@ def train(run):
 def backward(engine, loss, is_plain):
     """Runs the engine's backward, or torch's backward if `is_plain`."""
     if is_plain:
-        # Where a release has no method `scale`, the loss goes backward unscaled.
+        # In a release without the method `scale`, the backward starts from the unscaled loss.
         scaled = engine.scale(loss) if hasattr(engine, "scale") else loss
         scaled.backward()
     else:
@@ -87,7 +88,7 @@ def prepare(run):
     avoid_compiling()
     os.environ.setdefault("LOCAL_SIZE", os.environ["LOCAL_WORLD_SIZE"])
     if run.device.index is not None:
-        # DeepSpeed takes the device with the number LOCAL_RANK; ranks that share a device get the same number.
+        # DeepSpeed uses the device with the number LOCAL_RANK; ranks that share a device get the same LOCAL_RANK.
         os.environ["LOCAL_RANK"] = str(run.device.index)
     deepspeed.init_distributed(dist_backend=run.spec["backend"], auto_mpi_discovery=False, verbose=False)
 

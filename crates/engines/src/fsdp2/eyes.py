@@ -1,11 +1,11 @@
-"""The eyes of PyTorch's `fully_shard` (FSDP2)."""
+"""Observes the buffers of PyTorch's `fully_shard` (FSDP2)."""
 
 from zprobe_rank.eyes import BaseEyes
 from zprobe_rank.tensors import dense
 
 
 class Eyes(BaseEyes):
-    """Reads the gradients of unsharded parameters that have not been reduced yet."""
+    """Reads the unsharded gradients that FSDP2 has not reduced yet."""
 
     engine = "fsdp2"
     kind = "FSDPState"

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 
-# The JSON gets a descriptor of its own, so that the output of an import cannot mix with it.
+# The JSON gets a separate descriptor, so that the output of an import cannot mix with the JSON.
 FACTS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 

@@ -8,11 +8,11 @@ from zprobe_rank.tensors import dense, own_part, shard_start
 
 
 class BaseEyes:
-    """The eyes of an engine: they observe the engine's objects and wrap their methods. Eyes never change the engine's
-    results, and an error inside of them is reported without reaching the engine.
+    """Observes the objects of an engine and wraps their methods. `BaseEyes` never change the engine's results, and
+    report their own errors without raising them into the engine.
 
-    `BaseEyes` suit an engine that leaves gradients where autograd accumulates them. Each engine derives its own eyes
-    from this class, and overrides the methods that do not apply.
+    `BaseEyes` suit an engine that leaves gradients where autograd accumulates them. Each engine derives its own class
+    `Eyes` from `BaseEyes`, and overrides the methods that do not apply.
 
     Parameters are identified by numbers. Gradients are flat tensors of whole parameters, in the dtype in which the
     engine adds them up. They are not divided by the number of ranks, and include the loss scale.
@@ -63,7 +63,7 @@ class BaseEyes:
         self.step, self.microbatch = step, microbatch
 
     def when_over(self, look):
-        """Calls `look` once the engine is done with the backward that autograd has just ended."""
+        """Calls `look` once the engine has finished its work for the backward that autograd has just ended."""
         look()
 
     def describe(self):
@@ -107,7 +107,8 @@ class BaseEyes:
         return False
 
     def has_reduced(self):
-        """True if the last backward has reduced gradients over the ranks; `None` if the eyes cannot see that."""
+        """True if the last backward has reduced gradients over the ranks; `None` if the reduction cannot be observed.
+        """
         return None
 
     def gradients(self):

@@ -146,7 +146,7 @@ class CodedProbe:
 
     def loss(self, forward, part):
         """Runs the engine's forward on a part of a microbatch, and returns the loss."""
-        # Outside of the engine's forward a user finds each parameter in its whole shape.
+        # Outside of the engine's forward, user code sees each parameter in its whole shape.
         terms = [(self.model.get_parameter(name).float() * x).sum() * self.model.scale for name, x in part.beside]
         if part.forward is not None:
             output = forward(*part.forward)

@@ -28,7 +28,8 @@ class Observer:
         self.at = {}
 
     def open(self, kind, objects, wrapper, facts):
-        """Opens the eyes of the class `kind` on the engine's `objects`, and emits a description of the engine."""
+        """Begins to observe the engine's `objects` with the class `kind` (`Eyes`), and emits a description of the
+        engine."""
         self.eyes = kind(objects)
         described, told = self.eyes.describe()
         inner = type(self.optimizer).__name__

@@ -11,7 +11,7 @@ import torch
 # The number of elements that make a run of starting values unique: each element has one of 16 values.
 UNMISTAKABLE = 16
 
-# The least number of agreeing elements that is not taken for a coincidence where another piece fits, too.
+# The least number of agreeing elements that does not count as a coincidence if another piece also fits.
 CHANCE = 4
 
 # The number of consecutive places without a recognised piece, after which the rest of a fragment is skipped.
@@ -153,8 +153,8 @@ class Placement:
         return piece
 
     def _neighbour(self, words, at, before, held=()):
-        """A piece that is too short to be unique; `None` if no parameter fits. Where several parameters fit, the
-        parameter that follows `before` wins, in the order of `held` if that contains `before`, else in the model's.
+        """A piece that is too short to be unique; `None` if no parameter fits. If several parameters fit, the parameter
+        after `before` is chosen, in the order of `held` if `held` contains `before`, else in the order of the model.
 
         The piece is a whole parameter, a shard, a parameter that the end of the fragment cuts off, or at the beginning
         of the fragment the rest of a parameter.
@@ -183,7 +183,7 @@ class Placement:
                     piece = dict(piece, len=end - offset)
                     if piece["len"] >= CHANCE:
                         return piece
-                    # A few elements may agree by chance, so that this piece is used only if no other fits.
+                    # A few elements may agree by chance, so this piece is used only if no other piece fits.
                     by_chance = by_chance or piece
         return by_chance
 
@@ -203,7 +203,7 @@ class Placement:
 
     def _ending_out_of_order(self, words, index):
         """The last elements of a parameter, if the fragment begins with these elements and continues with any other
-        parameter; else `None`. Some engines deal the parameters out to the ranks in turn."""
+        parameter; else `None`. Some engines assign the parameters to the ranks in turn."""
         param = self.params[index]
         others = [other for number, other in self.params.items() if number != index]
         for length in range(min(UNMISTAKABLE, len(param)), CHANCE - 1, -1):

@@ -102,10 +102,10 @@ class Run:
     def watch(self, eyes, objects, optimizer, loss_factor=1, accumulates=True, wrapper=None, **facts):
         """Begins to watch the engine; to be called after the engine has got the model and the optimizer.
 
-        `eyes` is the class of the engine's eyes, `objects` are the engine objects that the eyes observe, and
-        `optimizer` is the inner optimizer. The script multiplies its loss by `loss_factor`, a power of two.
-        `accumulates` is false if the script reduces the gradients of every microbatch. `wrapper` is the name of the
-        class around the optimizer, and `facts` are texts about the engine, where the eyes do not provide them.
+        `eyes` is the engine's class `Eyes`, `objects` are the engine objects that `Eyes` observe, and `optimizer` is
+        the inner optimizer. The script multiplies its loss by `loss_factor`, a power of two. `accumulates` is false if
+        the script reduces the gradients of every microbatch. `wrapper` is the name of the class around the optimizer,
+        and `facts` are texts about the engine, where the eyes do not provide them.
         """
         recording = self.spec["recording"]
         sampler = Sampler(recording["sampled"], self.probe.code_length, self.spec["seed"])
@@ -198,7 +198,7 @@ class Run:
 
 
 class Microbatch:
-    """A microbatch. Its parts, usually only one, go forward and backward one after the other."""
+    """A microbatch. Each of its parts, usually only one, has a forward and a backward, one part after the other."""
 
     def __init__(self, run, parts):
         self.run, self.parts = run, parts

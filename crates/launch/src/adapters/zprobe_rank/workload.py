@@ -20,7 +20,7 @@ class Workload:
         self.starts_differently = sent["starts_differently"]
 
     def losses(self, step, microbatch):
-        """The `Loss` objects of a microbatch, in the order in which they go backward."""
+        """The `Loss` objects of a microbatch, in the order of their backwards."""
         for stretch in self.steps[step % len(self.steps)]:
             if microbatch < stretch["microbatches"]:
                 return [Loss(loss) for loss in stretch["losses"]]

@@ -1,8 +1,8 @@
 """Starts zprobe inside a Python process of the user's command.
 
-Python imports this module because its directory comes first on PYTHONPATH. The module runs the `sitecustomize` that it
-hides, and waits for the import of torch. An error of zprobe must not disturb the user's program: it is printed, and
-the program goes on as without zprobe.
+Python imports this module because its directory comes first on PYTHONPATH. The module runs the user's `sitecustomize`,
+which it hides, and waits for the import of torch. An error of zprobe must not disturb the user's program: zprobe prints
+the error, and the program continues as without zprobe.
 """
 
 import importlib.machinery
@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def run_hidden_module():
-    """Runs the next `sitecustomize` on the path, which Python would have run without this one."""
+    """Runs the next `sitecustomize` on the path, which Python would have run without zprobe."""
     path = [place for place in sys.path if os.path.abspath(place or os.curdir) != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:

@@ -25,7 +25,9 @@ class Asides:
     def __init__(self, held):
         """`held` are the `Fragments` of this rank's optimizers."""
         self.held = held
-        self.since = []  # Pairs since gradients were cleared: a microbatch, and true if it reached an input.
+        # The microbatches since gradients were cleared: pairs of a microbatch, and true if its backward reached an
+        # input.
+        self.since = []
         self.contents = []
 
     def begin(self):
@@ -54,7 +56,7 @@ class Asides:
             return [(microbatch, "parameters-changed") for microbatch, _ in since]
         inputs = [(microbatch, reached) for microbatch, reached in since if reached]
         if reaches_input:
-            # Either an adversarial attack of several steps goes on, or every backward reaches an input.
+            # Either an adversarial attack of several steps continues, or every backward reaches an input.
             self.since = inputs
             return []
         return [(microbatch, "input-gradient") for microbatch, _ in inputs]

@@ -1,4 +1,5 @@
-"""Observes the engine of this process between a backward and the optimizer, if zprobe has eyes for the engine."""
+"""Observes the engine of this process between a backward and the optimizer, if zprobe has a class `Eyes` for the
+engine."""
 
 import torch
 
@@ -8,15 +9,14 @@ from zprobe_rank.engines.deepspeed import eyes as deepspeed
 from zprobe_rank.engines.fsdp2 import eyes as fsdp2
 from zprobe_rank.tensors import dense
 
-# The eyes of all engines. An engine that wraps another engine comes before that engine.
+# The classes `Eyes` of all engines. An engine that wraps another engine comes before the wrapped engine.
 KINDS = (deepspeed.Eyes, fsdp2.Eyes, ddp.Eyes)
 
 
 class Between:
     """Records the buffers of an engine between a backward and the optimizer, and the events of its buckets and hooks.
 
-    These records show where an error arises, and do not decide whether there is an error: if they are missing, the
-    verdict is the same.
+    These records show where an error arises, and do not change the verdict.
     """
 
     def __init__(self, training):
@@ -35,8 +35,8 @@ class Between:
             self._softly(self._find)
 
     def open(self):
-        """Opens the eyes of the engine; to be called once parameters have numbers. Returns the name of the class that
-        wraps the optimizer, `None` without an engine."""
+        """Begins to observe the engine's buffers; to be called once parameters have numbers. Returns the name of the
+        class that wraps the optimizer, `None` without an engine."""
         return self._softly(self._open) if self.eyes is not None else None
 
     def pieces(self, tensor):
@@ -45,7 +45,7 @@ class Between:
         return self.eyes.pieces(tensor) if self.eyes is not None else None
 
     def close(self):
-        """Closes the eyes, and drops all recorded buffers."""
+        """Ends the observation of the engine, and drops all recorded buffers."""
         eyes, self.eyes = self.eyes, None
         self.chosen, self.places = {}, {}
         self.forget()
@@ -69,7 +69,7 @@ class Between:
             self._softly(self._look_again)
 
     def when_over(self, look):
-        """Calls `look` once the engine, too, has finished the backward that autograd has just ended."""
+        """Calls `look` once the engine has finished its work for the backward that autograd has just ended."""
         if self.eyes is None:
             look()
         else:
@@ -106,7 +106,8 @@ class Between:
             self.training.channel.emit("engine-described", engine=self.eyes.engine, facts=facts)
 
     def _softly(self, see, *args):
-        """The result of `see`. If `see` fails, the error is reported, the eyes are closed, and the result is `None`."""
+        """The result of `see`. If `see` fails, zprobe reports the error and ends the observation of the engine, and the
+        result is `None`."""
         try:
             return see(*args)
         except Exception as error:
@@ -166,8 +167,8 @@ class Between:
             self.seen.append((point, self.training.code, parts))
 
     def _look_again(self):
-        """Copies the accumulated gradients again before the next microbatch's backward, to see if they were changed in
-        between."""
+        """Copies the accumulated gradients again before the next microbatch's backward, to find changes between the two
+        backwards."""
         point, microbatch, _ = self.seen[-1] if self.seen else (None, None, None)
         if point == "accumulator" and microbatch != self.training.code:
             self.found[microbatch] = self._parts()

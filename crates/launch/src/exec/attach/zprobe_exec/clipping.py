@@ -177,8 +177,8 @@ class Clipping:
 
 
 def loss_scale(optimizer):
-    """The loss scale that an optimizer will remove within its step; 1 without one. torch's GradScaler leaves that to
-    fused optimizers (`_step_supports_amp_scaling` in torch/amp/grad_scaler.py)."""
+    """The loss scale that an optimizer will remove within its step; 1 without a loss scale. torch's GradScaler leaves
+    the unscaling to fused optimizers (`_step_supports_amp_scaling` in torch/amp/grad_scaler.py)."""
     scale = getattr(optimizer, "grad_scale", None)
     return 1.0 if scale is None else float(scale)
 

@@ -42,8 +42,8 @@ class Coded:
     def __init__(self, training):
         self.training, self.seed = training, training.settings["seed"]
         self.columns = RESERVED
-        # How consumed gradients include those of the first step: the index of the factor in `_without_first`, and the
-        # number of ranks that kept them. `None` if they do not.
+        # The way in which consumed gradients include those of the first step: the index of the factor in
+        # `_without_first`, and the number of ranks that kept the old gradients. `None` if no old gradient is included.
         self.kept_as = None
         self.left = {}  # By parameter: the weight and largest element of left-over first-step gradients.
         code = Code(training.world_size * RESERVED, self.seed)
@@ -87,8 +87,8 @@ class Coded:
         return part
 
     def _without_first(self, fragment, part):
-        """The elements `part` of a gradient minus the gradients of the first step, if these were not cleared. They show
-        by the addresses of the first step, because codes of different lengths may agree."""
+        """The elements `part` of a gradient minus the gradients of the first step, if these were not cleared. zprobe
+        recognises old gradients by the addresses of the first step, because codes of different lengths may agree."""
         first = fragment.first.to(part.device, torch.float64) / fragment.factor
         is_long = int(fragment.addresses.sum()) >= LEAST
         at = fragment.addresses if is_long else slice(None)
@@ -132,7 +132,7 @@ class Coded:
         return (part.double() - exact * first).to(part.dtype)
 
     def after_backward(self):
-        """Called after a backward: does nothing in this mode."""
+        """Does nothing after a backward in this mode."""
 
     def see_gradients(self):
         """Looks at the gradients after a backward; called only if optimizers do not take turns."""
@@ -196,7 +196,7 @@ class Coded:
         return chosen
 
     def before_agreement(self):
-        """Called after the first step, before the ranks agree: does nothing in this mode."""
+        """Does nothing after the first step in this mode."""
 
     def after_first_step(self, params, microbatches):
         """Gives the steps after the first step the shortest possible codes, and fixes the recorded elements."""

@@ -147,8 +147,8 @@ def gradient(tensor):
 
 
 def is_finite(content):
-    """True if all elements of a tensor are finite. A finite sum shows that ten times as fast; only if the sum is not
-    finite, each element is checked."""
+    """True if all elements of a tensor are finite. A finite sum proves that all elements are finite, in a tenth of the
+    time; only if the sum is not finite, each element is checked."""
     dtype = torch.float32 if content.dtype in (torch.float16, torch.bfloat16) else None
     return bool(content.sum(dtype=dtype).isfinite()) or bool(content.isfinite().all())
 

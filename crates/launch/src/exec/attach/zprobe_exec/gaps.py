@@ -1,8 +1,8 @@
 """Recognises pieces of parameters that are too short to hold a whole address.
 
 Every element of the first step's gradients is known in advance: it belongs to a stamp, or is a sum of codes if all
-gradients have the same weight. So a few elements show their place, if no other place has the same elements. Where
-several places fit, the order of the parameters decides; a piece without a clear place stays unread.
+gradients have the same weight. So a few elements show their place, if no other place has the same elements. If several
+places fit, the order of the parameters decides; a piece without a clear place stays unread.
 """
 
 import torch

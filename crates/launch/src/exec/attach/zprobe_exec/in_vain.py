@@ -5,7 +5,7 @@ import torch
 
 from zprobe_exec import fragments
 
-# The largest relative change of gradients that counts as rounding.
+# The largest relative change of gradients that rounding explains.
 SAME = 1e-2
 
 
@@ -89,7 +89,8 @@ class InVain:
             self._emit(calls[0], "in-part", left=names)
 
     def before_backward(self):
-        """Called before a backward and at the end of a step: judges the calls that an optimizer step has passed by."""
+        """Called before a backward and at the end of a step: judges the clipping calls before an optimizer step that
+        did not use their gradients."""
         for call in self.calls:
             if call.is_passed and call.gradient is None:
                 self._emit(call, "no-gradient")

@@ -174,7 +174,7 @@ class Loss:
             self.divisor = round(float(before @ before) / float(before @ behind))
 
     def again(self, known, code):
-        """The earlier microbatches whose terms all go backward again in the microbatch `code`.
+        """The earlier microbatches all of whose terms have another backward in the microbatch `code`.
 
         `known` has the terms of earlier microbatches as (node, microbatch), by the `id` of the node. The terms of this
         microbatch are added to `known`.
@@ -199,7 +199,8 @@ class Loss:
         for ending in self.endings.values():
             if ending.was_reached() and self.divisor != 1:
                 ending.divide(Constant(float(self.divisor), "int", True, True, (None, None, None, "deepspeed")))
-            # A loss may include the same scalar twice. A sum that includes the same elements twice is another loss.
+            # A loss may include the same scalar twice. A sum that includes the same elements twice counts as another
+            # loss.
             ending.times = max(1, self.arrivals[ending.path.scalar])
             if ending.was_reached():
                 groups.setdefault(ending.key(), Group()).add(ending)
@@ -229,7 +230,7 @@ def _of(node):
 def _handed_on(node, index):
     """The edge to the tensor that an engine's node hands on as its output `index`.
 
-    torch 2.4 does not say how many outputs a node has: there each tensor that comes in counts as handed on.
+    torch 2.4 does not provide the number of outputs of a node: in this release each input tensor counts as handed on.
     """
     edges = node.next_functions
     outputs = getattr(node, "_input_metadata", edges)

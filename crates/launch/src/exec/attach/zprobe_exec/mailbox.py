@@ -31,8 +31,8 @@ class Mailbox:
 
     def collect(self, subject, patience):
         """The messages of all ranks on a subject, by rank. A rank without a message is left out if it has exited, or
-        after `patience` seconds; a rank that was late once is never waited for again. Once zprobe has ended, which
-        carries messages between machines, the wait is short."""
+        after `patience` seconds; the mailbox never waits again for a rank that was late once. After the end of zprobe,
+        which carries messages between machines, the wait is short."""
         letters, deadline, look = {}, time.monotonic() + patience, time.monotonic() + LOOK
         while True:
             missing = [rank for rank in range(self.world_size) if rank not in letters]
@@ -53,7 +53,8 @@ class Mailbox:
             time.sleep(POLL)
 
     def _is_carried(self):
-        """True while zprobe runs, which carries messages between machines; also true if that is unknown."""
+        """True while zprobe runs, which carries messages between machines; also true if the state of zprobe is unknown.
+        """
         try:
             with open(os.path.join(os.path.dirname(self.directory), LOCK)) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

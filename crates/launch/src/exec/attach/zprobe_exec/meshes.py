@@ -25,8 +25,8 @@ class Part:
     def wrap(self, values, gradient):
         """A DTensor with the given values of this part, as the replacement of `gradient`."""
         kind = type(gradient)
-        # The replacement has the placements of the parameter, so that a sum over the mesh that the script itself does
-        # is not diagnosed.
+        # The replacement has the placements of the parameter, so zprobe does not diagnose a sum over the mesh in the
+        # script itself.
         return kind.from_local(
             values, self.mesh, self.placements, run_check=False, shape=gradient.shape, stride=gradient.stride()
         )

@@ -24,7 +24,8 @@ class Modules:
 
     def __init__(self):
         self.handle, self.plain = None, {}  # The replaced attributes of `torch.nn.Parameter`.
-        self.now, self.step = _Seen(), _Seen()  # Seen since the last backward; seen in the step before.
+        # The modules and reads since the last backward, and those of the previous step.
+        self.now, self.step = _Seen(), _Seen()
         self.input = None  # The first input tensor of a module since the last backward.
         self.checkpoints = 0  # The number of running reentrant checkpoints with gradients enabled outside.
 
@@ -132,7 +133,7 @@ class Modules:
 
 
 def _uses_all(module):
-    """True for a layer of torch without submodules, whose forward uses all parameters of the layer."""
+    """True for a layer of torch without submodules: the forward of such a layer uses all its parameters."""
     is_torch = type(module).__module__.startswith("torch.nn.modules.")
     return is_torch and not any(True for _ in module.children())
 

@@ -34,7 +34,8 @@ class Named:
 
     def digest(self):
         """A digest that equal replicas have in common, and the number of the digested shard, 0 for a whole parameter.
-        The digest is `None` without a parameter, for a shard that no other rank holds, and where `digest_of` is."""
+        The digest is `None` without a parameter, for a shard that no other rank holds, and if `digest_of` returns
+        `None`."""
         if self.tensor is None:
             return None, 0
         shard = meshes.shard_number(self.tensor)

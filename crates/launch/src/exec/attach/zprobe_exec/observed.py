@@ -1,4 +1,4 @@
-"""The mode that samples real gradients: gradients stay unchanged, and the training goes on when the watch is over.
+"""The mode that samples real gradients: gradients stay unchanged, and the training continues after the watched steps.
 
 Some elements of each parameter are copied, from the gradient that autograd delivers in each backward and from the
 gradient that the optimizer consumes. An optimizer's tensor may be a parameter or a DTensor shard. The place of another
@@ -17,8 +17,8 @@ from zprobe_rank.tensors import flat
 # The number of consecutive elements in a run of samples.
 RUN = 16
 
-# The number of runs in all parameters together, for each pair of ranks. It suffices for 16 microbatches of each rank in
-# four steps, with twice as many elements as gradients.
+# The number of runs of samples in all parameters together, for each pair of ranks. This number suffices for 16
+# microbatches of each rank in four steps, with twice as many elements as gradients.
 RUNS = 8
 
 # The number of different values, among the first elements of a parameter, that allows recognition by content.
@@ -67,7 +67,7 @@ class Observed:
         """Does nothing in this mode: the samples are taken while autograd delivers the gradients."""
 
     def after_backward(self):
-        """Called after a backward: adds its samples to the present microbatch, if that is recorded."""
+        """Called after a backward: adds its samples to the present microbatch, if the microbatch is recorded."""
         code, samples = self.training.code, self.samples
         if self.training.has_code():
             known = self.of_step.setdefault(code, {})
@@ -183,7 +183,7 @@ class Observed:
         self.of_step = {}
 
     def end(self):
-        """Removes all hooks and drops all samples, so that the training goes on without zprobe."""
+        """Removes all hooks and drops all samples, so that the training continues without zprobe."""
         self.training.release()
         self.training.held = self.training.asides.held = fragments.Fragments()
         self.training.roots, self.places, self.samples, self.of_step = {}, {}, {}, {}

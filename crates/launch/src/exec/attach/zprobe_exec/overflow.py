@@ -1,5 +1,5 @@
-"""Recognises windows of the first step whose gradients overflow: a trainer gives them up until it has found its loss
-scale.
+"""Recognises windows of the first step whose gradients overflow: a trainer discards such windows until it has found its
+loss scale.
 
 After the first step, the number of microbatches shows that a whole window was given up. In the first step that number
 is unknown.

@@ -23,8 +23,8 @@ def of(gradient, dim):
 
 
 def facts(targets, samples):
-    """The facts about the token that fills one end of the rows of `targets`. `None` if no token does, or if the rows
-    are unknown."""
+    """The facts about the token that fills one end of the rows of `targets`. `None` if no token fills an end, or if the
+    rows are unknown."""
     if targets.dim() < 2:
         if not samples or targets.numel() % samples:
             return None
@@ -40,7 +40,7 @@ def facts(targets, samples):
 
 def _at_start(rows):
     """The facts about the most frequent token that begins a row at least twice in succession. `None` if no row begins
-    like that."""
+    with a repeated token."""
     begins = rows[:, 0][(rows[:, 0] == rows[:, 1]) & (rows[:, 0] >= 0)]
     if not len(begins):
         return None

@@ -1,6 +1,7 @@
-"""Refuses trainings that zprobe cannot diagnose, because gradients take a way that zprobe cannot see.
+"""Refuses trainings that zprobe cannot diagnose, because zprobe cannot see how their gradients are accumulated or
+reduced.
 
-The error is `Unreadable` in each case.
+Each refusal raises `Unreadable`.
 """
 
 import sys
@@ -31,7 +32,7 @@ def refuse_fused_gradients(params):
 
 
 def refuse_compression():
-    """Refuses DDP with a communication hook that compresses gradients with losses."""
+    """Refuses DDP with a communication hook that compresses gradients lossily."""
     ddp = sys.modules.get("torch.nn.parallel.distributed")
     for it in objects.of(ddp.DistributedDataParallel) if ddp else []:
         for hook, _ in getattr(it, "_comm_hooks", []):

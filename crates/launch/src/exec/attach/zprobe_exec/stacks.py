@@ -2,8 +2,8 @@
 
 Each process has a file with lines of JSON, in which the process describes itself. Between the lines are the stacks that
 `faulthandler` writes: when a fatal signal ends the process, and when zprobe asks for stacks with a signal that is
-otherwise unused. That works even while the interpreter waits in C code. An error of this module is written to the same
-file, and never reaches the script.
+otherwise unused. `faulthandler` works even while the interpreter waits in C code. An error of this module is written to
+the same file, and never reaches the script.
 """
 
 import faulthandler

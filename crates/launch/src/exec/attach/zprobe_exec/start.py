@@ -1,7 +1,7 @@
 """Waits for the import of torch, and then installs the watch.
 
-The agents of launchers and data loaders import torch, too, so that the import does nothing expensive. A process counts
-as a rank from its first backward on.
+The agents of launchers and data loaders also import torch, so zprobe does no expensive work at the import. A process
+counts as a rank from its first backward on.
 """
 
 import importlib.abc

@@ -162,7 +162,7 @@ class Group:
 
     def _nonzero(self, elements):
         """The number of elements that the script does not multiply with 0; `None` if the script multiplies none of the
-        `elements` with 0, or if that is unknown."""
+        `elements` with 0, or if the number is unknown."""
         if any(it.is_there is None for it in self.endings):
             return None
         count = sum(int(((it.weights != 0) & it.is_there).sum()) for it in self.endings)

@@ -2,7 +2,7 @@
 
 A step ends when the next backward begins after every optimizer has stepped. Optimizers may take turns, as in a GAN: a
 turn consists of the backwards before some of the optimizers step, and of these steps. The mode, `coded` or `observed`,
-decides about gradients, and about the process after the last watched step.
+decides whether gradients are replaced, and whether the process continues after the last watched step.
 """
 
 import atexit
@@ -129,7 +129,7 @@ class Training:
             self.silence.end()
 
     def _let_go(self):
-        """Ends the mode: the script goes on without zprobe, or the process exits if it was trained on codes."""
+        """Ends the mode: the script continues without zprobe, or the process exits if it was trained on codes."""
         if self.mode is not None:
             self.mode.end()
         elif not self.settings["observe"]:
@@ -169,7 +169,8 @@ class Training:
         # Padding is searched in the first step only, because the search takes time.
         self.loss, stale = loss.Loss(reads_targets=self.step == 0), []
         see_node = lambda node: stale.append(self.softly("forward", self.update.see_node, node))
-        # Only the outermost backward decides this: inputs of a nested backward are activations of a checkpoint.
+        # Only the outermost backward shows whether an input has a gradient: inputs of a nested backward are activations
+        # of a checkpoint.
         self.reaches_input = self.before_nested(tensors, see_node)
         self.softly("the loss", self.loss.watch, tensors)
         if self.step > 0 and self.microbatch and self.is_alone() and self.asides.are_cleared():
@@ -177,7 +178,7 @@ class Training:
         elif self.step == 0 and self.microbatch and not self.stepped:
             if self.softly("overflows", self.overflow.gives_up):
                 self._give_up_window()
-        # A loss that goes backward again keeps its code.
+        # A second backward of the same loss keeps the loss's code.
         roots = [tensor.grad_fn for tensor in tensors]
         key = tuple(id(root) for root in roots)
         # The nodes are kept alive, so that their `id`s are not reused for other nodes.
@@ -204,15 +205,17 @@ class Training:
             self.channel.emit("forward-used", step=step, microbatch=microbatch, differing=told)
 
     def before_nested(self, tensors, visit=None):
-        """Called before a backward inside of a backward, as of a reentrant checkpoint: counts it to the outer backward.
-        Returns true if the backward reaches an input. `visit` is called with each node that accumulates no gradient."""
+        """Called before a backward inside of a backward, as of a reentrant checkpoint: adds the inner backward to the
+        outer one. Returns true if the backward reaches an input. `visit` is called with each node that accumulates no
+        gradient."""
         nodes, reached, inputs = self.leaves.watch(tensors, visit or (lambda node: None))
         self.reached.update(reached)
         self.walked = (self.walked[0] + nodes, self.walked[1] + collections.Counter(reached))
         return inputs
 
     def _set_aside(self):
-        """Called when gradients of this step were cleared before any optimizer has stepped: emits why, if known."""
+        """Called when gradients of this step were cleared before any optimizer has stepped: emits the reason, if known.
+        """
         if self.microbatch == self.mode.columns:
             self._give_up_window()
             return
@@ -294,7 +297,7 @@ class Training:
                 self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
 
     def _transformed(self, how):
-        """Called when an engine has transformed gradients: emits that once for each microbatch."""
+        """Called when an engine has transformed gradients: emits `gradients-transformed` once for each microbatch."""
         moment = (self.step, self.code)
         if not self.is_aside() and moment not in self.transformed:
             self.transformed.add(moment)
@@ -442,7 +445,7 @@ class Training:
 
     def _is_turn_to_come(self):
         """True if on every rank optimizers are left to step in the first step. A rank that leaves out an optimizer,
-        with which other ranks have stepped, must not wait for it."""
+        with which other ranks have stepped, must not wait for a step of this optimizer."""
         if len(self.turns.seen) == MOST_TURNS:
             return False
         subject, is_open = "turn-%d" % self.turns.at, bool(self.turns.idle(self.names))

@@ -1,4 +1,4 @@
-"""Finds updates that the script takes back: after the optimizer's step it moves parameters back towards their old
+"""Finds updates that the script undoes: after the optimizer's step the script moves parameters back towards their old
 values."""
 
 import torch
@@ -9,8 +9,8 @@ from zprobe_rank.tensors import flat
 # The number of elements of each tensor that are compared.
 SEEN = 64
 
-# LEFT is the largest share of an update that remains when an update was taken back. SLACK is the largest deviation of
-# an element from that share, relative to the largest update of the tensor.
+# LEFT is the largest share of an update that remains after the script has undone the update. SLACK is the largest
+# deviation of an element from that share, relative to the largest update of the tensor.
 LEFT, SLACK = 0.95, 0.02
 
 

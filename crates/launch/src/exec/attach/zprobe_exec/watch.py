@@ -23,7 +23,7 @@ _asked = 0
 
 
 def install(settings):
-    """Wraps functions of torch, and registers hooks. Everything else waits for the first backward."""
+    """Wraps functions of torch, and registers hooks. All other work begins at the first backward."""
     global _settings
     _settings = settings
     torch.autograd.backward = _watched_backward(torch.autograd.backward)
