@@ -11,7 +11,7 @@ class Experts(MoE):
     """An MoE layer with as many experts as ranks: each rank holds one expert, and the data of every rank go to all
     experts.
 
-    DeepSpeed looks for instances of its own MoE layer, and lets them make the process groups. This class replaces the
+    DeepSpeed looks for instances of its own MoE layer, which make the process groups. This class replaces the
     computation of that layer, whose gate multiplies with inexact probabilities.
     """
 

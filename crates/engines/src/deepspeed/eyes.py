@@ -34,7 +34,7 @@ class Eyes(BaseEyes):
         self.ds_engine, self.wrapper = objects[0], objects[0].optimizer
         self.counts = None  # By parameter number, pairs: firings of the hook, and delivered gradients.
         self.is_in_backward, self.waiting = False, []
-        self.scale, self.skipped = None, 0  # The loss scale, and the steps skipped before the present one.
+        self.scale, self.skipped = None, 0  # The loss scale, and the number of steps skipped before the present step.
 
     def arm(self):
         self.wrap(self.ds_engine, "backward", self._enter_backward, self._leave_backward)
@@ -54,7 +54,8 @@ class Eyes(BaseEyes):
 
     def when_over(self, look):
         if self.is_in_backward:
-            # After autograd's backward DeepSpeed may still accumulate, and at a boundary it reduces.
+            # After autograd's backward, DeepSpeed may still accumulate gradients, and at a boundary DeepSpeed reduces
+            # them.
             self.waiting.append(look)
         else:
             look()

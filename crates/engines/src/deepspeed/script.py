@@ -15,8 +15,8 @@ import deepspeed
 from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
 from zprobe_rank.engines.deepspeed.eyes import Eyes
 
-# Some releases of DeepSpeed import these modules when they initialize, which may take seconds. Here the modules are
-# imported before the fork, so that all ranks share them.
+# Some releases of DeepSpeed import these modules when they initialize, which may take seconds. The script imports the
+# modules before the fork, so that all ranks share them.
 for module in (
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.superoffload.superoffload_stage3",

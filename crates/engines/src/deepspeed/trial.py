@@ -1,4 +1,5 @@
-# zprobe starts DeepSpeed's ranks with the same variable. Without it DeepSpeed looks for a GPU, then for a compiler.
+# zprobe starts DeepSpeed's ranks with the same variable. Without the variable DeepSpeed looks for a GPU, then for a
+# compiler.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 

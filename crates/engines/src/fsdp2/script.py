@@ -35,7 +35,7 @@ def train(run):
         mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]),
         reshard_after_forward=settings["reshard_after_forward"],
     )
-    # Each block gets a parameter group of its own, and the other parameters get one group together.
+    # Each block gets a separate parameter group, and all other parameters share one group.
     blocks = [block for block in getattr(model, "layers", model).children() if any(True for _ in block.parameters())]
     modules = [*blocks, model]
     for module in modules:
@@ -69,8 +69,8 @@ def train(run):
 
 
 def mesh_of(run):
-    """The device mesh of the ranks, with a dimension for sharding, and if the run asks for them a dimension for
-    replicas and a dimension for tensor parallelism."""
+    """The device mesh of the ranks: a dimension for sharding, and optional dimensions for replicas and for tensor
+    parallelism."""
     settings, ranks = run.spec["fsdp2"], run.spec["world_size"]
     replicas, parts = settings["replicas"], settings["tensor_parallel"]
     sides = dict(replicate=replicas, shard=ranks // replicas // parts, tp=parts)

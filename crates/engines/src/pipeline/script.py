@@ -1,4 +1,4 @@
-"""The training script for PyTorch's pipelining schedules: one pipeline, or several with DDP or FSDP2 over them."""
+"""The training script for PyTorch's pipelining schedules: one pipeline, or several pipelines under DDP or FSDP2."""
 
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ class Stage(nn.Module):
         data, at = self.data[microbatch.item()], 0
         blocks = list(self.node.children())
         if len(data) > len(list(self.node.parameters())):
-            # The first block runs again at the end: it has the parameter with a second use.
+            # The first block runs again at the end, because it has the parameter with a second use.
             blocks.append(blocks[0])
         for block in blocks:
             count = len(list(block.parameters()))
@@ -61,7 +61,7 @@ def train(run):
     ]
 
     def loss(output, _target):
-        # The ranks of one pipeline do not average their gradients, so that the loss is divided by their number.
+        # The ranks of one pipeline do not average their gradients, so the loss is divided by the number of these ranks.
         loss = output.sum() * model.scale / ranks
         return loss if settings["scale_grads"] else loss / run.accumulation_steps
 

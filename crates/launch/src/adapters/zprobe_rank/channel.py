@@ -81,5 +81,5 @@ def on_host(tensor):
 
 
 def finite(number):
-    """The number; `None` if it is infinite or NaN, which JSON cannot represent."""
+    """The number; `None` if the number is infinite or NaN, which JSON cannot represent."""
     return number if math.isfinite(number) else None

@@ -76,7 +76,7 @@ def _parity(bits):
 
 def _mix(seed, index):
     """The finaliser of SplitMix64; int64 arithmetic wraps as 64-bit arithmetic should. The operations work in place,
-    because a code spends most of its time in this function."""
+    because this function takes most of the time for making a code."""
     z = (index + 1).mul_(_signed(0x9E3779B97F4A7C15)).add_(_signed(seed))
     z.bitwise_xor_(_shifted(z, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
     z.bitwise_xor_(_shifted(z, 27)).mul_(_signed(0x94D049BB133111EB))

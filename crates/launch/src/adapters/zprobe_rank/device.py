@@ -34,7 +34,7 @@ def is_started():
 def _driver_is_started():
     """True if this process has called `cuInit`; the driver's library may be loaded without a call of `cuInit`."""
     try:
-        # Opens the library only if it is loaded already.
+        # `CDLL` opens the library only if the library is loaded already.
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
     except OSError:
         return False

@@ -52,9 +52,9 @@ class CodedModel(Node):
     """The coded model: its loss is linear in every parameter, so that the gradients are the data.
 
     If the workload has a second use of a parameter, another module shares the parameter, as an output layer often
-    shares an embedding, and the data of that module come last. Each stage of a pipeline has such a parameter, and uses
-    it again within the stage. Forward returns the fp32 logits, one for each tensor of data, or the loss and the logits
-    as a tuple or a dict.
+    shares an embedding, and the data of that module come last. Each stage of a pipeline has a parameter with a second
+    use, and uses the parameter again within the stage. Forward returns the fp32 logits, one for each tensor of data, or
+    the loss and the logits as a tuple or a dict.
     """
 
     def __init__(self, params, workload, scale, values):
@@ -122,7 +122,7 @@ class CodedProbe:
             module.reverses = workload.reversed_on_odd_ranks and rank % 2 == 1
 
     def parts(self, step, microbatch):
-        """The parts of a microbatch; each part has a forward and a backward of its own."""
+        """The parts of a microbatch; each part has its own forward and backward."""
         known = {}
 
         def data(param, factor):

@@ -74,7 +74,7 @@ class Placement:
 
     def _hinted(self, words, hint):
         """The segment of the hinted parameter from the hinted offset on; `None` if the fragment does not begin with
-        it."""
+        this segment."""
         index, offset = (None, 0) if hint is None else hint[:2]
         if index not in self.params:
             return None
@@ -133,7 +133,7 @@ class Placement:
                 yield index, offset
 
     def _unmistakable(self, words, at):
-        """The longest piece of a parameter that begins at `at`; `None` unless it is long enough to be unique."""
+        """The longest piece of a parameter that begins at `at`; `None` unless the piece is long enough to be unique."""
         candidates = self._candidates(words[at : at + UNMISTAKABLE])
         pieces = [self._piece(words, at, index, offset) for index, offset in candidates]
         longest = max(pieces, key=lambda piece: piece["len"], default=None)

@@ -117,7 +117,7 @@ def _become_host(launcher, go_between, message, descriptors):
     os.setpgid(0, 0)
     while os.getppid() == go_between:
         time.sleep(0.0001)
-    # The signal is set only now, because the exit of the intermediate process would trigger it, too.
+    # The signal is set only after the exit of the intermediate process, which would trigger the signal.
     if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError(ctypes.get_errno(), "cannot tie this process to zprobe")
     if os.getppid() != launcher:

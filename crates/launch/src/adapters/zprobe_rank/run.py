@@ -239,7 +239,7 @@ class Update:
     def clip(self, parameters):
         """Clips the gradients of the parameters as a user's training loop does, if the run asks for clipping."""
         if self.limit > 0:
-            # The norm stays on the device, and is read only when it is recorded.
+            # The norm stays on the device, and is copied to the host only for the record.
             self.norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.limit))
 
 

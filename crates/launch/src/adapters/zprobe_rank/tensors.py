@@ -20,8 +20,8 @@ def dense(gradient):
 
 
 def whole(tensor):
-    """The whole tensor, gathered from all ranks if it is a `DTensor`. Other tensors are whole already: parameters of a
-    module that has not been resharded because it had no backward, and the norm over no gradients."""
+    """The whole tensor, gathered from all ranks if it is a `DTensor`. Some tensors are whole already: parameters of a
+    module that was not resharded because the module had no backward, and the norm over no gradients."""
     if not hasattr(tensor, "full_tensor"):
         return tensor
     if tensor.device.type != "cpu" and dist.get_backend() == "gloo":

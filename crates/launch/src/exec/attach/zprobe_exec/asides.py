@@ -1,8 +1,8 @@
 """Recognises backwards that take no part in an update, because the script clears their gradients on purpose.
 
-A loop that clears gradients between two backwards of a step loses the gradients of the first backward. Some loops do
-that on purpose: the first backward of sharpness-aware minimisation only finds a direction, the backward of an
-adversarial example yields the gradient of the input, and a window with a spike in its gradient is given up. Changed
+A loop that clears gradients between two backwards of a step loses the gradients of the first backward. Some loops clear
+gradients on purpose. The first backward of sharpness-aware minimisation only finds a direction, the backward of an
+adversarial example yields the gradient of the input, and a loop discards a window with a spike in its gradient. Changed
 parameters, gradients of inputs and the number of cleared microbatches distinguish these cases from a bug.
 """
 
@@ -15,7 +15,7 @@ from zprobe_rank.tensors import flat
 SEEN = 64
 
 # The largest change of an element that counts as rounding, in units in the last place. A forward that normalises its
-# weights again may change them that much.
+# weights again may change an element by this much.
 ROUNDING = 32
 
 

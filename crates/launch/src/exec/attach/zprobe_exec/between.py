@@ -41,7 +41,7 @@ class Between:
 
     def pieces(self, tensor):
         """The pieces of parameters in a tensor of the optimizer, in the form of `BaseEyes.pieces`; `None` if the engine
-        does not know them."""
+        does not know the pieces."""
         return self.eyes.pieces(tensor) if self.eyes is not None else None
 
     def close(self):

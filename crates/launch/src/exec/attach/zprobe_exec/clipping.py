@@ -120,7 +120,7 @@ class Clipping:
     # Clipping by DeepSpeed, which happens within the step of its optimizer.
 
     def _see_wrapper(self, optimizer, tensors):
-        """Computes and emits the clipping by DeepSpeed's wrapper of `optimizer`, if there is such a wrapper."""
+        """Computes and emits the clipping by DeepSpeed's wrapper of `optimizer`, if the optimizer has a wrapper."""
         if id(optimizer) not in self.wrappers:
             self.wrappers[id(optimizer)] = _wrapper_of(optimizer)
         wrapper = self.wrappers[id(optimizer)]
@@ -203,7 +203,7 @@ def _square(tensors):
 
 
 def _finite(number):
-    """The number, or `None` if it is `None` or not finite: a limit may be infinite."""
+    """The number, or `None` if the number is `None` or not finite: a limit may be infinite."""
     return number if number is not None and math.isfinite(number) else None
 
 

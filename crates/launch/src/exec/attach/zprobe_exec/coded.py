@@ -1,4 +1,4 @@
-"""The mode that puts codes in place of gradients: it yields exact weights, but the trained model is worthless.
+"""The mode that replaces gradients by codes: the weights are exact, but the trained model is worthless.
 
 The number of microbatches is unknown until the first step is over. So the first step reserves codes for a fixed number
 of microbatches, with address stamps between the codes. Later steps have a code for each microbatch. The process exits
@@ -18,8 +18,8 @@ from zprobe_rank.tensors import flat
 # The number of microbatches of the first step that have a code of their own.
 RESERVED = 16
 
-# The number of windows of a parameter, besides the first and the last, in buffers between backward and optimizer. It is
-# small because there is such a buffer for each microbatch.
+# The number of windows of a parameter, besides the first and the last, in buffers between backward and optimizer. The
+# number is small because each microbatch has its own buffers.
 FEW_WINDOWS = 2
 
 # The test for left-over gradients of the first step in a fragment. LEAST is the number of address elements that the
@@ -98,7 +98,7 @@ class Coded:
             return part
         weight = float(values @ addresses) / square
         # An old gradient that was clipped in place stays clipped; an engine's optimizer may have clipped a copy. An
-        # average includes the old gradients of only those ranks that kept them.
+        # average includes only the old gradients that some rank has kept.
         ranks, factors = self.training.world_size, (fragment.kept, fragment.factor, 1.0)
         share = lambda kept: fragment.share * kept[1] / ranks
         weight_of = lambda kept: factors[kept[0]] * share(kept)
@@ -167,8 +167,8 @@ class Coded:
         return stamps.Reader(self.stamp, training.params, expected, training.rank)
 
     def segments(self, reader, tensor):
-        """The segments of an optimizer's tensor, read from the stamps in its gradient. Without a gradient the tensor
-        itself shows its place if it is a parameter or a shard."""
+        """The segments of an optimizer's tensor, read from the stamps in its gradient. A tensor without a gradient
+        shows its place only if the tensor is a parameter or a shard."""
         training = self.training
         named, size = training.params.get(training.names.get(id(tensor))), flat(tensor).numel()
         if size == 0:

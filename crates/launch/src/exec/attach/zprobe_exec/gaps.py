@@ -1,8 +1,8 @@
 """Recognises pieces of parameters that are too short to hold a whole address.
 
-Every element of the first step's gradients is known in advance: it belongs to a stamp, or is a sum of codes if all
-gradients have the same weight. So a few elements show their place, if no other place has the same elements. If several
-places fit, the order of the parameters decides; a piece without a clear place stays unread.
+Every element of the first step's gradients is known in advance: the element belongs to a stamp, or is a sum of codes if
+all gradients have the same weight. So a few elements show their place, if no other place has the same elements. If
+several places fit, the order of the parameters decides; a piece without a clear place stays unread.
 """
 
 import torch
@@ -14,7 +14,7 @@ SLACK = 0.5
 CODE_SLACK = 0.75
 
 # The information in bits of a digit, and the least information of an element with codes. The first element of a block
-# does not count as a digit, because it is the same in every block.
+# does not count as a digit, because the element is the same in every block.
 DIGIT_BITS, CODE_BITS = 4, 1
 
 # The bits that identify a piece at the place that the order of the parameters suggests. At another place the piece
@@ -190,7 +190,8 @@ class Shorts:
 
     def _length(self, text, start, agreeing, is_cut):
         """The length of the piece that begins at place `start` of the text; 0 for no piece. The piece ends with a shard
-        that begins there, else with another shard or the parameter; if `is_cut`, it ends with the tensor."""
+        that begins at `start`, else with another shard or the parameter; if `is_cut`, the piece ends with the tensor.
+        """
         if is_cut:
             return agreeing
         offset = int(text.offsets[start])

@@ -21,7 +21,7 @@ class Call:
         self.is_passed = self.is_reduced = False
 
     def is_cleared(self):
-        """True if the clipped gradients were cleared, or if there were none."""
+        """True if the clipped gradients were cleared, or if no tensor had a gradient."""
         held = None if self.gradient is None else fragments.gradient(self.gradient)
         return held is None or not bool(held.any())
 

@@ -251,7 +251,7 @@ def _is_scalar(node):
 
 
 def _is_mask(tensor):
-    """True if a tensor is a mask: all its elements are 0 or one other number."""
+    """True if a tensor is a mask: all elements are 0 or a single other number."""
     nonzero = tensor.detach()[tensor != 0]
     return bool((nonzero == nonzero[:1]).all())
 

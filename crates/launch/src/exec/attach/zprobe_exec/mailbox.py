@@ -1,4 +1,4 @@
-"""Messages between the ranks. They are files in the run directory, so that no collective of zprobe can hang the job."""
+"""Messages between the ranks, as files in the run directory, so that no collective of zprobe can hang the job."""
 
 import fcntl
 import json

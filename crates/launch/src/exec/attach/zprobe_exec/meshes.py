@@ -1,7 +1,7 @@
 """Handles parameters that tensor parallelism has cut into DTensors.
 
-The ranks of a device mesh that hold different parts of such a parameter do not average its gradients. So zprobe treats
-each part as a parameter of its own, which belongs to the ranks that hold the part.
+The ranks of a device mesh that hold different parts of a DTensor do not average its gradients. So zprobe treats each
+part as a separate parameter, which belongs to the ranks that hold the part.
 """
 
 from zprobe_exec import objects

@@ -84,8 +84,8 @@ class Modules:
         return None
 
     def see_backward(self):
-        """Adds the modules that have run since the last call to the current step; called when a backward begins and
-        when it ends."""
+        """Adds the modules that have run since the last call to the current step; called at the begin and the end of a
+        backward."""
         self.step.take(self.now)
         self.now = _Seen()
 
@@ -139,7 +139,7 @@ def _uses_all(module):
 
 
 def _first(inputs):
-    """The first tensor with at least one dimension among the inputs of a module; `None` if there is none."""
+    """The first tensor with at least one dimension among the inputs of a module; `None` without such an input."""
     for it in inputs:
         if isinstance(it, torch.Tensor) and it.dim():
             return it

@@ -14,8 +14,8 @@ WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrappe
 # two would ignore the high bits of words: signs and exponents.
 DIGESTS = (1 << 53) - 111
 
-# The factor of one half of a digest, which keeps the changes of both halves from cancelling out. It is odd, with bits
-# spread over the whole word.
+# The factor of one half of a digest, which keeps the changes of both halves from cancelling out. The factor is odd,
+# with bits spread over the whole word.
 MIX = 0x9E3779B97F4A7C15
 
 

@@ -34,7 +34,8 @@ class Observed:
         self.training, self.seed = training, training.settings["seed"]
         self.steps = training.settings["observe"] + 1
         self.columns = math.inf
-        # The least number of runs in a parameter: it grows with the ranks, so that each shard has some.
+        # The least number of runs in a parameter, which grows with the number of ranks, so that each shard has some
+        # runs.
         self.count = 4 + training.world_size
         # The number of elements that share one run. A rank's partition, even if it is a part of a single parameter,
         # needs enough recorded elements for all gradients.
@@ -231,8 +232,8 @@ class Contents:
         self.placement = Placement(values, rank, world_size) if values else None
 
     def locate(self, tensor):
-        """The segments of an optimizer's tensor, which has master weights: they are searched after rounding to the
-        dtype of the parameters."""
+        """The segments of an optimizer's tensor of master weights, which are rounded to the dtype of the parameters for
+        the search."""
         content = flat(tensor)
         if self.placement is None:
             return [dict(param=None, offset=0, len=content.numel())]

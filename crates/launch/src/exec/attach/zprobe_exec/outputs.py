@@ -6,8 +6,8 @@ import sys
 
 
 def watch(see):
-    """Calls `see` with the gradient of an output before DeepSpeed's hook and the gradient after it. Returns a function
-    that ends the watch."""
+    """Calls `see` with the gradients of an output before and after DeepSpeed's hook. Returns a function that ends the
+    watch."""
     engine = getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
     divide = getattr(engine, "_backward_prologue_per_tensor", None)
     if divide is None:

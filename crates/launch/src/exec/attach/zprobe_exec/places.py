@@ -93,6 +93,7 @@ def _is_own(path):
 
 
 def _short(path):
-    """The path relative to the working directory, or only the file name if the path is outside of it."""
+    """The path relative to the working directory, or only the file name if the path is outside of the working
+    directory."""
     inside = os.path.relpath(path)
     return os.path.basename(path) if inside.startswith(os.pardir) else inside

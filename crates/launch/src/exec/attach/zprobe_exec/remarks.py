@@ -59,7 +59,8 @@ class Remarks:
         trainers = sys.modules.get("transformers.trainer")
         for it in objects.of(trainers.Trainer) if trainers is not None else []:
             self.engines.add("transformers.Trainer")
-            # Releases before 4.46 have no attribute that shows that they divide by the tokens of only one microbatch.
+            # Releases of transformers before 4.46 divide by the tokens of only one microbatch, but have no attribute
+            # that shows it.
             accepts = getattr(it, "model_accepts_loss_kwargs", True)
             if accepts and getattr(it, "loss_is_scaled_for_ga", None) is not False:
                 self.engines.add("num_items_in_batch")
@@ -74,7 +75,7 @@ class Remarks:
 
     def see_schedules(self, step):
         """Remembers how often learning rate schedules step between two training steps; called before an optimizer takes
-        the step with number `step`. accelerate's schedules are left out: they step once for each rank."""
+        the step with number `step`. accelerate's schedules are left out, because they step once for each rank."""
         if step in self._scheduled or objects.named("AcceleratedScheduler"):
             return
         schedules = [it for it in objects.named("LRScheduler") if hasattr(it, "_step_count")]

@@ -23,7 +23,7 @@ class Rounding:
 
     def __init__(self, training):
         self.training = training
-        self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values there.
+        self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values at these indices.
 
     def before_step(self, optimizer):
         """Called before an optimizer steps: copies some elements that have a gradient."""

@@ -293,7 +293,8 @@ class Reader:
 
     def _last_end(self, held, run):
         """The place at which the last piece ends: an end after which all elements are recognised, preferably the end of
-        a shard or of the tensor. If there is none, the last end up to which the elements agree with the piece."""
+        a shard or of the tensor. Without such an end, the result is the last end up to which the elements agree with
+        the piece."""
         ends = sorted({min(end, len(held)) for end in self._ends(run)})
         ends = [end for end in ends if self._agrees(held, run, run.last, end)]
         likely = self._whole_ends(run) | {len(held)}

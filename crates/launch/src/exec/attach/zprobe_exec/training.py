@@ -46,8 +46,8 @@ from zprobe_rank.tensors import flat
 # The number of turns of the first step after which the step no longer waits for optimizers that never stepped.
 MOST_TURNS = 8
 
-# A part of torch's error for a graph that was freed by an earlier backward. The script's own backward will raise it,
-# too.
+# A part of torch's error for a graph that was freed by an earlier backward. The script's own backward will raise the
+# same error.
 FREED = "backward through the graph a second time"
 
 
@@ -189,8 +189,8 @@ class Training:
             self.softly("forward", self._see_forward, {id(it) for it in stale if it is not None})
 
     def _see_forward(self, stale):
-        """Emits the parameters that the forward has used with outdated values. These are the parameters whose `id` is
-        in `stale`, and at the beginning of a step the parameters that differ from their copy in an optimizer."""
+        """Emits the parameters that the forward has used with outdated values. Outdated are the parameters whose `id`
+        is in `stale`, and at the beginning of a step the parameters that differ from their copy in an optimizer."""
         if self.step == 0:
             return
         named = {self.names.get(it) for it in stale} & set(self.indices)
@@ -466,7 +466,7 @@ class Training:
             self.mode.record(self.step)
             self._record()
         if self.step + 1 < self.mode.steps:
-            # Parameters may not be gathered yet at the end of the last watched step, so that it has no digests.
+            # The last watched step has no digests, because parameters may not be gathered yet at its end.
             self.softly("parameters", self.update.digest, self.step)
         self.softly("modules", self._see_blocks)
         self.softly("clipping", self.clipping.in_vain.before_backward)

@@ -60,7 +60,7 @@ class Turns:
         most = max(len(turns) for turns in of_ranks)
         names = [set().union(*(turns[at][0] for turns in of_ranks if at < len(turns))) for at in range(most)]
         everything = set().union(*names)
-        # A step has as many turns as it takes until all optimizers have stepped.
+        # A step ends with the turn after which all optimizers have stepped.
         count = next(count for count in range(1, most + 1) if set().union(*names[:count]) == everything)
         self.owned = names[:count]
         return max(turns[min(count, len(turns)) - 1][1] for turns in of_ranks)

@@ -18,7 +18,7 @@ class Undone:
     """Samples of this rank's parameters before and after the last step of each optimizer."""
 
     def __init__(self):
-        self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values there.
+        self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values at these indices.
         self.updated = {}  # The same tuples, followed by the values after the step.
 
     def before_step(self, optimizer):
