@@ -9,8 +9,8 @@ use zprobe_lab::agents::{Role, follow_script};
 use zprobe_lab::console::{say, say_recorded};
 use zprobe_lab::store::{self, run_id};
 use zprobe_lab::{recorded, run};
-use zprobe_launch::agents::{Part, Team};
-use zprobe_launch::exec::Order;
+use zprobe_launch::agents::{AgentRole, Team};
+use zprobe_launch::exec::ExecRequest;
 use zprobe_model::spec::{Scale, Weighting};
 use zprobe_model::trace::{Outcome, TraceError};
 use zprobe_report::Exit;
@@ -77,7 +77,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
     let run_id = run_id();
-    let order = Order {
+    let order = ExecRequest {
         command: args.command.clone(),
         dry: args.dry,
         observe: args.observe,
@@ -90,7 +90,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         return args.lead(&order, &run_id, None);
     };
     let (meeting, patience) = (args.nodes.meeting_beside(&job)?, args.nodes.patience());
-    let part = Part::of_command(job.index, job.size);
+    let part = AgentRole::of_command(job.index, job.size);
     play(
         Role::find(part, &order.settings(), &run_id, &meeting, patience)?,
         |team| args.lead(&order, &run_id, Some(team)),
@@ -109,7 +109,7 @@ impl Args {
     }
 
     /// Watches the script, together with the other machines' agents in `team`, and prints the report.
-    fn lead(&self, order: &Order, run_id: &str, team: Option<&mut Team>) -> Result<Exit> {
+    fn lead(&self, order: &ExecRequest, run_id: &str, team: Option<&mut Team>) -> Result<Exit> {
         let run_dir = self.run_dir(run_id);
         let mut early = None;
         let over = run::record_script(order, run_id, &run_dir, team, &mut || {

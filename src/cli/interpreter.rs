@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueHint;
-use zprobe_engines::{self as engines, Package};
+use zprobe_engines::{self as engines, EnginePackage};
 use zprobe_lab::doctor::{NoAnswer, absent, found};
 use zprobe_lab::python;
 use zprobe_model::spec::Engine;
@@ -101,8 +101,9 @@ impl Chosen {
             }
             Err(_) => return Ok(()),
         };
-        let is_absent = |package: &Package| absent.iter().any(|module| module == package.module);
-        if let Some(Package { module, title }) = needs.packages().find(is_absent) {
+        let is_absent =
+            |package: &EnginePackage| absent.iter().any(|module| module == package.module);
+        if let Some(EnginePackage { module, title }) = needs.packages().find(is_absent) {
             bail!(
                 "{title} is not installed in {self}; install it there (`pip install {module}`), or name \
                  another Python with --python"
@@ -116,7 +117,7 @@ impl Chosen {
 /// commit would get the same verdict.
 pub fn elsewhere(python: &Chosen, engine: Engine, dir: &Path) -> Option<String> {
     let package = engines::of(engine).python.as_ref()?.packages().last()?;
-    let Package { module, title } = package;
+    let EnginePackage { module, title } = package;
     let is_here =
         ["", "src"].iter().any(|it| dir.join(it).join(module).join("__init__.py").is_file());
     let file = found(&python.path, &[module], PATIENCE).ok()?.remove(module).flatten()?;

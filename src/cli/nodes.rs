@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use zprobe_lab::agents::{Followed, Role};
 use zprobe_lab::console::say;
-use zprobe_launch::agents::{Leader, Part, Team};
-use zprobe_launch::job::{Endpoint, Job, Launcher, Meeting};
+use zprobe_launch::agents::{AgentRole, Leader, Team};
+use zprobe_launch::job::{Endpoint, Job, JobRendezvous, Launcher};
 use zprobe_model::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
 use zprobe_report::Exit;
 
@@ -106,16 +106,20 @@ impl Nodes {
     }
 
     /// The address and the token for the rendezvous of the job's processes.
-    pub fn meeting(&self, job: &Job) -> Result<Meeting> {
+    pub fn meeting(&self, job: &Job) -> Result<JobRendezvous> {
         self.meeting_at(job, |told| told)
     }
 
     /// The address and the token for a rendezvous of zprobe next to the job's own, which uses the launcher's address.
-    pub fn meeting_beside(&self, job: &Job) -> Result<Meeting> {
+    pub fn meeting_beside(&self, job: &Job) -> Result<JobRendezvous> {
         self.meeting_at(job, Endpoint::beside)
     }
 
-    fn meeting_at(&self, job: &Job, own: impl FnOnce(Endpoint) -> Endpoint) -> Result<Meeting> {
+    fn meeting_at(
+        &self,
+        job: &Job,
+        own: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<JobRendezvous> {
         let endpoint = match &self.rdzv_endpoint {
             Some(endpoint) => endpoint.clone(),
             None => own(job.endpoint()?),
@@ -131,7 +135,7 @@ impl Nodes {
 
 /// Fills in the number of ranks of the job and the GPUs of all its machines, and returns the part of this
 /// process.
-pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<Part> {
+pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<AgentRole> {
     if !job.is_rank() {
         let here = request.gpus.as_ref().map_or(0, Gpus::count);
         let ranks = match (request.world_size, request.rank_per_gpu) {
@@ -143,7 +147,7 @@ pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<Part> {
         };
         (request.world_size, request.rank_per_gpu) = (Some(ranks * job.size), false);
         multiply(&mut request.gpus, job.size);
-        return Ok(Part::new(job.index, job.size, ranks, (0, ranks)));
+        return Ok(AgentRole::new(job.index, job.size, ranks, (0, ranks)));
     }
     let here = job.on_machine.map(|(_, here)| here);
     match (request.world_size, here) {
@@ -159,7 +163,7 @@ pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<Part> {
     );
     request.world_size = Some(job.size);
     multiply(&mut request.gpus, here.map_or(1, |here| job.size.div_ceil(here)));
-    Ok(Part::new(job.index, job.size, 1, job.on_machine.unwrap_or((0, 1))))
+    Ok(AgentRole::new(job.index, job.size, 1, job.on_machine.unwrap_or((0, 1))))
 }
 
 /// Assumes that the other machines have the same GPUs as this one.

@@ -20,7 +20,7 @@ use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded;
 use zprobe_lab::run::record;
 use zprobe_lab::store::{self, run_id};
-use zprobe_launch::agents::{Part, Team};
+use zprobe_launch::agents::{AgentRole, Team};
 use zprobe_launch::job::Job;
 use zprobe_launch::{Hosting, RankProgram};
 use zprobe_model::spec::deepspeed::{DeepSpeedConfig, Note};
@@ -225,7 +225,7 @@ impl Args {
 
     /// The order that these arguments specify, and this process's part if it belongs to a job. Repeats use warm ranks
     /// if this process starts all ranks.
-    fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<Part>)> {
+    fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<AgentRole>)> {
         let found = self.look_for_gpus()?;
         let mut request = self.flags_alone(found.as_ref());
         let part = job.map(|job| take_part(job, &mut request)).transpose()?;

@@ -10,7 +10,7 @@ use zprobe_model::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
 use zprobe_model::trace::Trace;
 use zprobe_report::render::render;
 use zprobe_report::{Finding, Form, Report, RuleCode};
-use zprobe_zoo::{Expectation, Row, name_known_bugs, registry};
+use zprobe_zoo::{Expectation, ZooRow, name_known_bugs, registry};
 
 /// The default settings of an engine.
 fn settings_of(engine: Engine) -> EngineSettings {
@@ -175,7 +175,7 @@ fn every_row_says_in_which_runs_it_is_recognised() {
 
 /// The rows about engines. An installed trainer is not necessarily used by a script, so a row about a trainer
 /// is never recognised in a run.
-fn rows_of_engines() -> impl Iterator<Item = &'static Row> {
+fn rows_of_engines() -> impl Iterator<Item = &'static ZooRow> {
     registry::rows().iter().filter(|row| row.script.is_none())
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use zprobe_launch::{Ended, Hosting, Launch, Pool, RankProgram, Source};
+use zprobe_launch::{HostSource, Hosting, Launch, Pool, RankProgram, Survivors};
 use zprobe_model::spec::{RunSpec, SpecRequest};
 use zprobe_model::trace::{Event, Meeting, Outcome, Record, Trace, Violation};
 
@@ -58,7 +58,7 @@ pub fn run(arguments: &str) -> Run {
 
 /// Runs a program to the end, and checks the invariants of every run.
 pub fn run_program(program: &RankProgram, spec: &RunSpec) -> Run {
-    run_from(Source::Cold(program), spec, "")
+    run_from(HostSource::Cold(program), spec, "")
 }
 
 /// Runs two ranks until the timeout expires; the ranks of `hung` never end.
@@ -78,7 +78,7 @@ pub fn run_into_timeout(hung: &[usize], run: impl Fn(&RunSpec) -> Run) -> Run {
 
 /// Runs `fixtures/ranks/rank.py` with these arguments over `pool`, which must be a pool of `pooled.py`.
 pub fn run_over(pool: &Pool, arguments: &str, spec: &RunSpec) -> Run {
-    let run = run_from(Source::Warm(pool), spec, arguments);
+    let run = run_from(HostSource::Warm(pool), spec, arguments);
     let marked = processes_of(&mark_of(pool));
     assert_eq!(marked.len(), 1, "only the pool itself is left: {marked:?}");
     run
@@ -93,7 +93,7 @@ pub fn mark_of(pool: &Pool) -> String {
 }
 
 /// Runs ranks to the end; `arguments` are written to a file of the run directory.
-fn run_from(source: Source<'_>, spec: &RunSpec, arguments: &str) -> Run {
+fn run_from(source: HostSource<'_>, spec: &RunSpec, arguments: &str) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");
     std::fs::create_dir(&run_dir).unwrap();
@@ -102,7 +102,7 @@ fn run_from(source: Source<'_>, spec: &RunSpec, arguments: &str) -> Run {
     let launch = Launch { run_id, spec, source, run_dir: &run_dir };
     let mut observed = Vec::new();
     let ended = launch.run(&mut |record| observed.push(record.clone())).unwrap();
-    assert_eq!(ended, Ended { survivors: vec![] });
+    assert_eq!(ended, Survivors { pids: vec![] });
     assert_eq!(processes_of(run_id), Vec::<String>::new(), "processes are left");
     let trace = Trace::read(&run_dir).unwrap();
     let run = Run { trace, dir, observed };

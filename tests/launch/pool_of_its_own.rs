@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
-use zprobe_launch::{Launch, Source, Stop};
+use zprobe_launch::{HostSource, Launch, Stop};
 use zprobe_model::trace::{Event, Trace};
 
 use crate::harness::{mark_of, processes_of, run_over, spec};
@@ -50,7 +50,7 @@ fn sleeps_over_a_pool() {
     let (pool, _logs) = pool();
     fs::write(dir.join("mark"), mark_of(&pool)).unwrap();
     fs::write(dir.join("arguments"), "sleeps").unwrap();
-    let (spec, source) = (spec(2, 600), Source::Warm(&pool));
+    let (spec, source) = (spec(2, 600), HostSource::Warm(&pool));
     let launch = Launch { run_id: "sleeps", spec: &spec, source, run_dir: &dir };
     let _ = launch.run(&mut |_| {}).unwrap();
 }
@@ -105,7 +105,7 @@ fn interrupts_itself() {
     let Some(dir) = own_dir() else { return };
     let (pool, _logs) = pool();
     fs::write(dir.join("arguments"), "sleeps").unwrap();
-    let (spec, source) = (spec(1, 600), Source::Warm(&pool));
+    let (spec, source) = (spec(1, 600), HostSource::Warm(&pool));
     let launch = Launch { run_id: "interrupted", spec: &spec, source, run_dir: &dir };
     let mut interrupted = false;
     let _ = launch
@@ -134,7 +134,7 @@ fn interrupts_itself_between_two_runs() {
     assert!(experiment.is_wanted());
     let (pool, _logs) = pool();
     fs::write(dir.join("arguments"), "sleeps").unwrap();
-    let (spec, source) = (spec(1, 600), Source::Warm(&pool));
+    let (spec, source) = (spec(1, 600), HostSource::Warm(&pool));
     let launch = Launch { run_id: "interrupted", spec: &spec, source, run_dir: &dir };
     let mut interrupted = false;
     let _ = launch.run(&mut |record| interrupted |= record.event == Event::Interrupted).unwrap();

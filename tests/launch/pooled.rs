@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use zprobe_launch::{Hosting, Launch, LaunchError, Pool, PoolFailure, RankProgram, Source};
+use zprobe_launch::{HostSource, Hosting, Launch, LaunchError, Pool, PoolFailure, RankProgram};
 use zprobe_model::trace::{Event, Outcome, Violation};
 
 use crate::harness::{
@@ -161,7 +161,7 @@ fn error_of(pool: &Pool, ranks: usize, run_id: &str) -> LaunchError {
     let dir = tempfile::tempdir().unwrap();
     let mut spec = spec(2, 60);
     spec.world_size = ranks;
-    let source = Source::Warm(pool);
+    let source = HostSource::Warm(pool);
     let launch = Launch { run_id, spec: &spec, source, run_dir: dir.path() };
     let error = launch.run(&mut |_| {}).unwrap_err();
     assert!(!dir.path().join("trace.jsonl").exists(), "nothing ran");
@@ -233,7 +233,7 @@ fn a_long_description_of_a_run_arrives_whole_and_one_too_long_is_refused() {
     std::fs::create_dir(&run_dir).unwrap();
     std::fs::write(run_dir.join("arguments"), "well-behaved").unwrap();
     let (run_id, spec) = ("x".repeat(120_000), spec(2, 60));
-    let source = Source::Warm(&pool);
+    let source = HostSource::Warm(&pool);
     let launch = Launch { run_id: &run_id, spec: &spec, source, run_dir: &run_dir };
     let mut finished = 0;
     let _ = launch.run(&mut |it| finished += usize::from(it.event == Event::Finished)).unwrap();

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use zprobe_launch::{Hosting, Launch, LaunchError, RankProgram, Source};
+use zprobe_launch::{HostSource, Hosting, Launch, LaunchError, RankProgram};
 use zprobe_model::trace::Event;
 
 use crate::harness::{fixture, processes_of, ranks, spec};
@@ -16,7 +16,7 @@ fn error(program: &Path, run_dir: &Path) -> LaunchError {
         library_path: vec![],
     };
     let spec = spec(2, 2);
-    let source = Source::Cold(&program);
+    let source = HostSource::Cold(&program);
     let launch = Launch { run_id: "refused", spec: &spec, source, run_dir };
     launch.run(&mut |_| {}).unwrap_err()
 }
@@ -45,7 +45,7 @@ fn a_panic_of_the_observer_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let run_id = dir.path().file_name().unwrap().to_str().unwrap();
     let (spec, program) = (spec(2, 30), ranks("sleeps"));
-    let source = Source::Cold(&program);
+    let source = HostSource::Cold(&program);
     let launch = Launch { run_id, spec: &spec, source, run_dir: dir.path() };
     let result = catch_unwind(AssertUnwindSafe(|| {
         launch.run(&mut |record| assert!(!matches!(record.event, Event::RankReady { .. })))

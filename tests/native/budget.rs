@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytesize::ByteSize;
 use zprobe_diagnose::diagnose;
-use zprobe_launch::{Launch, Source};
+use zprobe_launch::{HostSource, Launch};
 use zprobe_model::spec::{Dataflow, Point, RunSpec, SpecRequest};
 use zprobe_model::trace::{TRACE_FILE, Trace};
 use zprobe_report::Verdict;
@@ -61,7 +61,7 @@ fn a_run_within_its_budget_is_as_clean_as_a_whole_one_and_says_what_it_left_out(
         let spec = request.resolve().unwrap();
         assert!(left_out(&spec).contains(&kind), "{kind}: {:?}", spec.recording);
         let dir = tempfile::tempdir().unwrap();
-        let source = Source::Warm(&pool);
+        let source = HostSource::Warm(&pool);
         let launch = Launch { run_id: kind, spec: &spec, source, run_dir: dir.path() };
         let _ended = launch.run(&mut |_| {}).unwrap();
         let bytes = std::fs::metadata(dir.path().join(TRACE_FILE)).unwrap().len();

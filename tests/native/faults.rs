@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use zprobe_diagnose::diagnose;
-use zprobe_launch::{Pool, Source};
+use zprobe_launch::{HostSource, Pool};
 use zprobe_model::spec::fault::{Expected, Place};
 use zprobe_model::spec::{Dataflow, Dtype, Fault, Offload, Point, RunSpec, Shape, SpecRequest};
 use zprobe_model::trace::{Event, Trace};
@@ -132,8 +132,8 @@ pub fn cell(
         return ("·".to_owned(), None);
     };
     let key = serde_json::to_string(&healthy).unwrap();
-    let reference = clean.entry(key).or_insert_with(|| run(Source::Warm(pool), &healthy));
-    let trace = run(Source::Warm(pool), &spec);
+    let reference = clean.entry(key).or_insert_with(|| run(HostSource::Warm(pool), &healthy));
+    let trace = run(HostSource::Warm(pool), &spec);
     let findings = diagnose(&trace).findings;
     let codes: Vec<&str> = findings.iter().map(|finding| finding.code.as_str()).collect();
     let changed = outcome(&trace) != outcome(reference);

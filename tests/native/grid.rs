@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use zprobe_diagnose::diagnose;
-use zprobe_launch::Source;
+use zprobe_launch::HostSource;
 use zprobe_model::spec::{Dataflow, Dtype, Offload, Point, RunSpec, Shape, SpecRequest};
 use zprobe_report::Verdict;
 
@@ -102,7 +102,7 @@ fn healthy_runs_are_clean_and_every_weight_is_exactly_one() {
         if !tried.insert(words(&spec)) {
             continue;
         }
-        let trace = run(Source::Warm(&pool), &spec);
+        let trace = run(HostSource::Warm(&pool), &spec);
         let report = diagnose(&trace);
         if report.verdict != Verdict::Clean {
             let _ = writeln!(failures, "{}: {:?}", words(&spec), report.findings);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use zprobe_diagnose::diagnose;
-use zprobe_launch::Source;
+use zprobe_launch::HostSource;
 use zprobe_model::spec::{Dataflow, Dtype, Fault, Model, Observation, Plan, Point, SpecRequest};
 use zprobe_model::trace::{Event, Trace};
 use zprobe_report::Verdict;
@@ -62,7 +62,7 @@ fn of_a_large_model_samples_are_enough_to_find_that_every_weight_is_one() {
         let request = SpecRequest { dtype: Some(dtype), ..large(stage, dataflow) };
         let spec = request.resolve().unwrap();
         assert!(Plan::new(&spec).numel() >= LARGE);
-        let trace = run(Source::Warm(&pool), &spec);
+        let trace = run(HostSource::Warm(&pool), &spec);
         let report = diagnose(&trace);
         assert_eq!(report.verdict, Verdict::Clean, "stage {stage} {dtype} {report:#?}");
         let inputs = report.contributions.iter().filter(|c| c.point == Point::OptimizerInput);
@@ -114,7 +114,7 @@ fn observing_the_native_engine_does_not_change_one_bit_of_what_it_computes() {
                     observe: Some(observe),
                     ..large(stage, dataflow)
                 };
-                let trace = run(Source::Warm(&pool), &request.resolve().unwrap());
+                let trace = run(HostSource::Warm(&pool), &request.resolve().unwrap());
                 assert_ne!(diagnose(&trace).verdict, Verdict::Findings, "{model} {observe:?}");
                 let mut buffers = Vec::new();
                 for (rank, event) in trace.events() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use zprobe_diagnose::diagnose;
-use zprobe_launch::{Hosting, Launch, Pool, RankProgram, Source};
+use zprobe_launch::{HostSource, Hosting, Launch, Pool, RankProgram};
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::Trace;
 
@@ -26,12 +26,12 @@ pub fn pool(dir: &Path) -> Pool {
 }
 
 /// Makes a run in a directory that is removed afterwards, and returns the trace.
-pub fn run(source: Source<'_>, spec: &RunSpec) -> Trace {
+pub fn run(source: HostSource<'_>, spec: &RunSpec) -> Trace {
     let dir = tempfile::tempdir().unwrap();
     let run_id = dir.path().file_name().unwrap().to_str().unwrap();
     let launch = Launch { run_id, spec, source, run_dir: dir.path() };
     let ended = launch.run(&mut |_| {}).unwrap();
-    assert_eq!(ended.survivors, Vec::<u32>::new());
+    assert_eq!(ended.pids, Vec::<u32>::new());
     Trace::read(dir.path()).unwrap()
 }
 

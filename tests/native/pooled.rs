@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zprobe_launch::Source;
+use zprobe_launch::HostSource;
 use zprobe_model::spec::{Dataflow, Fault, Model, SpecRequest};
 use zprobe_model::trace::{Event, Trace};
 
@@ -32,8 +32,8 @@ fn a_run_over_a_pool_says_what_a_cold_one_says_to_the_last_bit() {
         SpecRequest { inject: Some(Fault::BoundaryLeak), ..ranks(2) },
     ] {
         let spec = request.resolve().unwrap();
-        let cold = run(Source::Cold(&program()), &spec);
-        let warm = run(Source::Warm(&pool), &spec);
+        let cold = run(HostSource::Cold(&program()), &spec);
+        let warm = run(HostSource::Warm(&pool), &spec);
         assert_eq!(said(&warm), said(&cold), "{spec:?}");
     }
 }
@@ -52,10 +52,10 @@ fn a_rank_that_dies_hangs_or_babbles_harms_no_other_run() {
         let timeout_s = Some(if inject == Fault::RankHangs { 2 } else { 60 });
         let request = SpecRequest { timeout_s, ..SpecRequest::default() };
         let faulty = SpecRequest { inject: Some(inject), ..request.clone() };
-        let faulty = run(Source::Warm(&pool), &faulty.resolve().unwrap());
+        let faulty = run(HostSource::Warm(&pool), &faulty.resolve().unwrap());
         assert_eq!(codes(&faulty), [expected]);
         let request = SpecRequest { timeout_s: Some(60), ..request };
-        let clean = run(Source::Warm(&pool), &request.resolve().unwrap());
+        let clean = run(HostSource::Warm(&pool), &request.resolve().unwrap());
         assert_eq!(codes(&clean), Vec::<String>::new(), "after {expected}");
     }
 }
@@ -66,7 +66,7 @@ fn fifty_runs_over_one_pool_are_clean() {
     let pool = pool(dir.path());
     for seed in 0..50 {
         let request = SpecRequest { seed: Some(seed), ..SpecRequest::default() };
-        let trace = run(Source::Warm(&pool), &request.resolve().unwrap());
+        let trace = run(HostSource::Warm(&pool), &request.resolve().unwrap());
         assert_eq!(codes(&trace), Vec::<String>::new(), "seed {seed}");
     }
 }

@@ -6,14 +6,14 @@ use zprobe_model::spec::Shape;
 
 /// One value of an axis: a label for people, and the arguments of `zprobe run` that select the value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Choice {
+pub struct AxisChoice {
     /// A label for people, such as `stage 1`.
     pub label: String,
     /// The arguments of `zprobe run`, such as `--stage 1`; empty for the default.
     pub arguments: Vec<String>,
 }
 
-impl Choice {
+impl AxisChoice {
     /// A choice with these arguments, which are separated by spaces.
     pub fn new(label: &str, arguments: &str) -> Self {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
@@ -29,30 +29,30 @@ impl Choice {
 #[derive(Clone, Debug, Default)]
 pub struct Axes {
     /// All bases. A base is a combination of a stage and dtypes.
-    pub bases: Vec<Vec<Choice>>,
+    pub bases: Vec<Vec<AxisChoice>>,
     /// The bases on which each factor is tried by itself.
-    pub factor_bases: Vec<Vec<Choice>>,
+    pub factor_bases: Vec<Vec<AxisChoice>>,
     /// The axes of settings, each with its unusual values; the shapes are in [`Axes::shapes`].
-    pub factors: Vec<Vec<Choice>>,
+    pub factors: Vec<Vec<AxisChoice>>,
     /// The bases on which pairs of a shape and a partner are tried.
-    pub pair_bases: Vec<Vec<Choice>>,
+    pub pair_bases: Vec<Vec<AxisChoice>>,
     /// The unusual values that are paired with each shape.
-    pub partners: Vec<Choice>,
+    pub partners: Vec<AxisChoice>,
     /// The shapes that are worth trying with the engine.
-    pub shapes: Vec<Choice>,
+    pub shapes: Vec<AxisChoice>,
     /// The axes whose full product with the bases is tried: each axis takes its default or one of these values.
-    pub grid: Vec<Vec<Choice>>,
+    pub grid: Vec<Vec<AxisChoice>>,
 }
 
 /// Makes choices from pairs of a label and arguments, which are separated by spaces.
-pub(super) fn choices(pairs: &[(&str, &str)]) -> Vec<Choice> {
-    pairs.iter().map(|(label, arguments)| Choice::new(label, arguments)).collect()
+pub(super) fn choices(pairs: &[(&str, &str)]) -> Vec<AxisChoice> {
+    pairs.iter().map(|(label, arguments)| AxisChoice::new(label, arguments)).collect()
 }
 
 /// A choice for each shape except `others`.
-pub(super) fn shapes_without(others: &[Shape]) -> Vec<Choice> {
+pub(super) fn shapes_without(others: &[Shape]) -> Vec<AxisChoice> {
     let shapes = Shape::ALL.iter().filter(|shape| !others.contains(shape));
-    shapes.map(|shape| Choice::shape(*shape)).collect()
+    shapes.map(|shape| AxisChoice::shape(*shape)).collect()
 }
 
 /// The axes that every engine has, for an engine without settings of its own.
@@ -78,7 +78,7 @@ pub(super) fn plain() -> Axes {
 }
 
 /// Two clipping norms: one that no gradient of the coded model exceeds, and one that every gradient exceeds.
-pub(super) fn clipping() -> Vec<Choice> {
+pub(super) fn clipping() -> Vec<AxisChoice> {
     choices(&[
         ("clipping never", "--gradient-clipping 1000000000"),
         ("clipping always", "--gradient-clipping 0.125"),

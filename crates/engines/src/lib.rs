@@ -1,9 +1,9 @@
-//! The engines under test. Each engine has a [`Room`], which holds all facts that zprobe has about it.
+//! The engines under test. Each engine has a module with its [`EngineFacts`], which zprobe needs to run the engine.
 //!
-//! A [`Room`] is a row of data, and [`of`] is the only place that branches on the engine: all other code asks the
-//! engine's room. The facts on which a specification depends (defaults, dtypes, where the engine divides,
+//! [`EngineFacts`] are data, and [`of`] is the only place that branches on the engine: all other code reads the
+//! engine's facts. The facts on which a specification depends (defaults, dtypes, where the engine divides,
 //! unsupported shapes) are in [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's training
-//! script and the code that observes the engine are Python files in the directory of the room; the module
+//! script and the code that observes the engine are Python files in the directory of the engine; the module
 //! `adapters` of the crate `zprobe-launch` holds the Python that all engines share, and starts the ranks.
 
 mod axes;
@@ -15,19 +15,19 @@ mod pipeline;
 mod script;
 pub mod source;
 
-pub use axes::{Axes, Choice};
+pub use axes::{Axes, AxisChoice};
 pub use native::INSTALL as INSTALL_NATIVE;
 
 use zprobe_model::spec::{Dtype, Engine, Point, RunSpec, named_enum};
 
 /// All facts about an engine except those on which the meaning of a specification depends.
-pub struct Room {
+pub struct EngineFacts {
     /// The name of the engine, for people.
     pub title: &'static str,
     /// The project whose issue template a report of a bug in the engine follows.
     pub project: Project,
     /// The Python that the engine's ranks need; `None` for zprobe's own engine and for a user's script.
-    pub python: Option<Python>,
+    pub python: Option<PythonSource>,
     /// The reason why a rank may wait in a collective that it did not announce; `None` if all collectives are
     /// announced.
     pub unwatched: Option<&'static str>,
@@ -40,11 +40,11 @@ pub struct Room {
     pub parameters_in: fn(&RunSpec) -> Dtype,
     /// The engine's part of the script in a bug report, with the engine's settings. An error is the reason why
     /// there can be no script.
-    pub repro: fn(&RunSpec) -> Result<Repro, String>,
+    pub repro: fn(&RunSpec) -> Result<EngineScript, String>,
 }
 
 /// The engine's part of the script in a bug report.
-pub struct Repro {
+pub struct EngineScript {
     /// The text of the script. Lines that end in `#: NAME` are placeholders for code that depends on the run.
     pub text: String,
     /// The constants that only this engine's script has, as Python source.
@@ -60,18 +60,18 @@ pub struct Repro {
 }
 
 /// The Python packages that the ranks of a real engine need, and the code that the ranks run.
-pub struct Python {
+pub struct PythonSource {
     /// The package that contains the engine; `None` if the engine is part of torch.
-    pub package: Option<Package>,
+    pub package: Option<EnginePackage>,
     /// The source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`, with a fact
     /// named after the engine. `None` if the trial of DDP is enough.
     pub trial: Option<&'static str>,
     /// The advice if torch is installed and the trial fails.
     pub advice: &'static str,
     /// A dtype in which the engine does not run on every machine, if there is one.
-    pub limit: Option<Limit>,
+    pub limit: Option<DtypeLimit>,
     /// The features that only some releases of the engine have; `None` if every release has all features.
-    pub features: Option<Features>,
+    pub features: Option<ReleaseFeatures>,
     /// The files of the engine's Python package, as name and text. `script.py` has the function `train`, which
     /// gives the model of a `Run` to the engine and trains the model as a user would.
     pub script: &'static [(&'static str, &'static str)],
@@ -82,7 +82,7 @@ pub struct Python {
 
 /// A Python package that contains an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Package {
+pub struct EnginePackage {
     /// The name of the package for pip, which is also the name of its module.
     pub module: &'static str,
     /// The name of the package for people.
@@ -90,10 +90,10 @@ pub struct Package {
 }
 
 /// The package torch, which every real engine needs.
-pub const TORCH: Package = Package { module: "torch", title: "torch" };
+pub const TORCH: EnginePackage = EnginePackage { module: "torch", title: "torch" };
 
 /// A dtype that an engine refuses for CPU ranks on some machines. zprobe asks the engine before a run.
-pub struct Limit {
+pub struct DtypeLimit {
     /// The subject of the check, for people.
     pub subject: &'static str,
     /// The dtype that the engine may refuse.
@@ -112,7 +112,7 @@ pub struct Limit {
 
 /// The features that only some releases of an engine have. zprobe asks the installed engine before a run that needs
 /// such a feature.
-pub struct Features {
+pub struct ReleaseFeatures {
     /// The name of the fact that lists the features of the installed engine.
     pub fact: &'static str,
     /// The features that a run needs, each with the flag that asks for it.
@@ -165,9 +165,9 @@ impl Project {
     }
 }
 
-/// The room of an engine that is part of every torch and has no settings of its own; only the title and the script
+/// The facts about an engine that is part of every torch and has no settings of its own; only the title and the script
 /// are missing.
-const OF_TORCH: Room = Room {
+const OF_TORCH: EngineFacts = EngineFacts {
     title: "",
     project: Project::PyTorch,
     python: Some(PYTHON_OF_TORCH),
@@ -182,7 +182,7 @@ const OF_TORCH: Room = Room {
 };
 
 /// The Python of an engine that is part of every torch; only the script is missing.
-const PYTHON_OF_TORCH: Python = Python {
+const PYTHON_OF_TORCH: PythonSource = PythonSource {
     package: None,
     trial: None,
     advice: "install another torch, or name another interpreter with --python",
@@ -192,17 +192,17 @@ const PYTHON_OF_TORCH: Python = Python {
     eyes: &[],
 };
 
-static ZERO_REDUNDANCY: Room = Room {
+static ZERO_REDUNDANCY: EngineFacts = EngineFacts {
     title: "ZeroRedundancyOptimizer",
-    python: Some(Python {
+    python: Some(PythonSource {
         script: &[("script.py", include_str!("zero_redundancy/script.py"))],
         ..PYTHON_OF_TORCH
     }),
     ..OF_TORCH
 };
 
-/// The room of the given engine.
-pub fn of(engine: Engine) -> &'static Room {
+/// Returns the facts about the given engine.
+pub fn of(engine: Engine) -> &'static EngineFacts {
     match engine {
         Engine::Native => &native::ROOM,
         Engine::DeepSpeed => &deepspeed::ROOM,
@@ -216,7 +216,7 @@ pub fn of(engine: Engine) -> &'static Room {
 
 /// All engines whose ranks run in Python, with the Python that they need. Engines that are part of torch come
 /// first, because they are quick to try.
-pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
+pub fn real() -> impl Iterator<Item = (Engine, &'static PythonSource)> {
     let all =
         Engine::CHOICES.iter().filter_map(|&engine| Some((engine, of(engine).python.as_ref()?)));
     let (with_torch, others): (Vec<_>, Vec<_>) =
@@ -225,27 +225,27 @@ pub fn real() -> impl Iterator<Item = (Engine, &'static Python)> {
 }
 
 /// The packages that the engines need, each once, torch first.
-pub fn packages() -> impl Iterator<Item = Package> {
+pub fn packages() -> impl Iterator<Item = EnginePackage> {
     std::iter::once(TORCH).chain(real().filter_map(|(_, python)| python.package))
 }
 
-impl Python {
+impl PythonSource {
     /// The name of the fact that says whether `engine` works; `self` is the Python of this engine.
     pub fn tried_as(&self, engine: Engine) -> &'static str {
         if self.trial.is_some() { engine.name() } else { Engine::Ddp.name() }
     }
 }
 
-impl Room {
+impl EngineFacts {
     /// True for a released engine; false for zprobe's own engine and for a user's script.
     pub fn is_real(&self) -> bool {
         self.python.is_some()
     }
 }
 
-impl Python {
+impl PythonSource {
     /// The packages that must be installed for the engine, torch first.
-    pub fn packages(&self) -> impl Iterator<Item = Package> {
+    pub fn packages(&self) -> impl Iterator<Item = EnginePackage> {
         std::iter::once(TORCH).chain(self.package)
     }
 }

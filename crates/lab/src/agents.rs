@@ -13,10 +13,10 @@ use super::order::Order;
 use super::runner::{cold, warn_of_survivors};
 use super::store::claimed;
 use crate::console::say;
-use zprobe_launch::agents::{Leader, Part, Request, Team};
+use zprobe_launch::agents::{AgentRole, Leader, LeaderRequest, Team};
 use zprobe_launch::exec;
-use zprobe_launch::job::{Meeting, UNNUMBERED};
-use zprobe_launch::{Ended, Launch, Source};
+use zprobe_launch::job::{JobRendezvous, UNNUMBERED};
+use zprobe_launch::{HostSource, Launch, Survivors};
 use zprobe_model::trace::{TRACE_FILE, repeat_dir};
 
 /// The time for which the leader may be silent between two runs, because it may be writing a long report.
@@ -40,10 +40,10 @@ impl Role {
     /// # Errors
     /// When an agent does not come within `patience`, or is about to make other runs.
     pub fn find(
-        part: Part,
+        part: AgentRole,
         settings: &Value,
         run_id: &str,
-        meeting: &Meeting,
+        meeting: &JobRendezvous,
         patience: Duration,
     ) -> Result<Self> {
         let (met, is_met) = channel::<()>();
@@ -97,7 +97,7 @@ pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed>
         let port =
             port.context("the process of rank 0 runs a script; start the same command everywhere")?;
         let program = cold(order, dir)?;
-        let source = Source::Cold(&program);
+        let source = HostSource::Cold(&program);
         let launch = Launch { run_id: id, spec: &order.spec, source, run_dir: dir };
         Ok(launch.follow(leader, port)?)
     })
@@ -108,7 +108,11 @@ pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed>
 ///
 /// # Errors
 /// The errors of [`follow`].
-pub fn follow_script(order: &exec::Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
+pub fn follow_script(
+    order: &exec::ExecRequest,
+    leader: Leader,
+    run_dir: &Path,
+) -> Result<Followed> {
     take_part(leader, run_dir, false, &mut |leader, Led { id, dir, .. }| {
         exec::follow(order, id, dir, leader)
     })
@@ -118,13 +122,13 @@ fn take_part(
     mut leader: Leader,
     run_dir: &Path,
     has_logs: bool,
-    make: &mut dyn FnMut(&mut Leader, Led<'_>) -> Result<Ended>,
+    make: &mut dyn FnMut(&mut Leader, Led<'_>) -> Result<Survivors>,
 ) -> Result<Followed> {
     let own = run_dir.join(format!("agent-{}", leader.own_index()));
     let mut last = None;
     loop {
         match leader.next_request(SILENCE) {
-            Request::Start { run, repeat, port } => {
+            LeaderRequest::Start { run, repeat, port } => {
                 let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
                 let led = Led { id: &run, dir: &dir, port };
                 match claimed(&dir, || make(&mut leader, led)) {
@@ -133,15 +137,15 @@ fn take_part(
                 }
                 last = Some(dir);
             }
-            Request::Over { exit } => {
+            LeaderRequest::Over { exit } => {
                 tidy_up(run_dir, &own, exit == 0 || !has_logs);
                 return Ok(Followed::Over(exit));
             }
-            Request::Refused { why } => {
+            LeaderRequest::Refused { why } => {
                 tidy_up(run_dir, &own, true);
                 bail!("{why} (said by the process of rank 0)");
             }
-            Request::Lost => {
+            LeaderRequest::Lost => {
                 return last.map(Followed::Alone).context(
                     "the process of rank 0 has ended before a run began; look at its output",
                 );

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use zprobe_launch::{Ended, Launch, LaunchError, Pool, RankProgram, Source};
+use zprobe_launch::{HostSource, Launch, LaunchError, Pool, RankProgram, Survivors};
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::Record;
 
@@ -39,7 +39,7 @@ impl Pooled {
         run_id: &str,
         run_dir: &Path,
         observer: &mut dyn FnMut(&Record),
-    ) -> Result<Ended> {
+    ) -> Result<Survivors> {
         let mut again = true;
         loop {
             let pool = match &self.pool {
@@ -49,7 +49,7 @@ impl Pooled {
                     self.pool.insert(pool)
                 }
             };
-            let launch = Launch { run_id, spec, source: Source::Warm(pool), run_dir };
+            let launch = Launch { run_id, spec, source: HostSource::Warm(pool), run_dir };
             match launch.run(observer) {
                 Ok(ended) => return Ok(ended),
                 Err(LaunchError::Pool { .. }) if again => {

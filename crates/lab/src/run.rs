@@ -12,7 +12,7 @@ use super::runner::{Runner, warn_of_survivors};
 use super::store::claimed;
 use crate::console::RankProgress;
 use zprobe_launch::agents::Team;
-use zprobe_launch::exec::{self, Over};
+use zprobe_launch::exec::{self, ScriptEnd};
 use zprobe_model::trace::{Record, Trace, is_recorded};
 use zprobe_report::Report;
 
@@ -47,12 +47,12 @@ pub fn record(
 /// # Errors
 /// When the command does not start, or `run_dir` cannot be used.
 pub fn record_script(
-    order: &exec::Order,
+    order: &exec::ExecRequest,
     run_id: &str,
     run_dir: &Path,
     team: Option<&mut Team>,
     is_complete: &mut dyn FnMut(),
-) -> Result<Over> {
+) -> Result<ScriptEnd> {
     refuse_recorded(run_dir)?;
     claimed(run_dir, || {
         let mut progress = RankProgress::of_script(&order.spec());

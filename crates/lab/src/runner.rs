@@ -13,7 +13,7 @@ use crate::native::{self, NativeError};
 use zprobe_engines as engines;
 use zprobe_launch::adapters;
 use zprobe_launch::agents::Team;
-use zprobe_launch::{Ended, Launch, RankProgram, Source};
+use zprobe_launch::{HostSource, Launch, RankProgram, Survivors};
 use zprobe_model::spec::{Device, Engine, RunSpec};
 use zprobe_model::trace::{Event, Record};
 
@@ -75,7 +75,7 @@ impl<'a> Runner<'a> {
         };
         let team = &mut self.team;
         let mut cold = |program: &RankProgram, observer: &mut dyn FnMut(&Record)| {
-            let launch = Launch { run_id, spec, source: Source::Cold(program), run_dir };
+            let launch = Launch { run_id, spec, source: HostSource::Cold(program), run_dir };
             match team {
                 Some(team) => launch.lead(team, repeat, observer),
                 None => launch.run(observer),
@@ -115,8 +115,8 @@ fn program(engine: Engine, python: &Path, dir: &Path, pool: Option<Device>) -> R
 }
 
 /// Warns of processes of a run that are still alive, if there are any.
-pub(super) fn warn_of_survivors(Ended { survivors }: &Ended) {
-    if !survivors.is_empty() {
-        say(format_args!("warning: processes that cannot be killed: {survivors:?}"));
+pub(super) fn warn_of_survivors(Survivors { pids }: &Survivors) {
+    if !pids.is_empty() {
+        say(format_args!("warning: processes that cannot be killed: {pids:?}"));
     }
 }

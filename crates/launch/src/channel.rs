@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
-use super::sender::excerpt;
+use super::line_checker::excerpt;
 use zprobe_model::trace::LONGEST_LINE;
 
 /// The requested capacity of a pipe, in bytes. A line holds a whole buffer, and a rank should not have to wait for
@@ -28,7 +28,7 @@ pub(super) struct Channel {
 
 /// The state of a channel: whether more bytes may arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ChannelState {
     /// Another process may still hold the sending end of the channel.
     Open,
     /// No process holds the sending end of the channel.
@@ -37,9 +37,9 @@ pub(super) enum State {
 
 /// A line that is longer than the limit. The value holds the part of the line that was received.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong<'a>(&'a [u8]);
+pub(super) struct OverlongLine<'a>(&'a [u8]);
 
-impl TooLong<'_> {
+impl OverlongLine<'_> {
     /// Returns the start of the line in the form in which the trace stores it.
     pub(super) fn excerpt(&self) -> String {
         excerpt(self.0)
@@ -68,27 +68,27 @@ impl Channel {
     /// Receives the available bytes without waiting, up to the capacity of the pipe. If the sending process has died,
     /// this returns all bytes that it ever sent, even if one of its descendants keeps the sending end open or
     /// continues to write.
-    pub(super) fn receive(&mut self) -> State {
+    pub(super) fn receive(&mut self) -> ChannelState {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
         self.start = 0;
         let capacity = fcntl(&self.pipe, FcntlArg::F_GETPIPE_SZ).unwrap_or(PIPE_CAPACITY);
         let mut burst = (&self.pipe).take(capacity.unsigned_abs().into());
         match burst.read_to_end(&mut self.buffer) {
-            Ok(_) if burst.limit() == 0 => State::Open,
-            Ok(_) => State::Closed,
-            Err(err) if err.kind() == io::ErrorKind::WouldBlock => State::Open,
-            Err(_) => State::Closed,
+            Ok(_) if burst.limit() == 0 => ChannelState::Open,
+            Ok(_) => ChannelState::Closed,
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => ChannelState::Open,
+            Err(_) => ChannelState::Closed,
         }
     }
 
     /// Returns the next complete line that was received, without its line feed.
-    pub(super) fn next_line(&mut self) -> Option<Result<&[u8], TooLong<'_>>> {
+    pub(super) fn next_line(&mut self) -> Option<Result<&[u8], OverlongLine<'_>>> {
         let feed = memchr::memchr(b'\n', &self.buffer[self.searched..]);
         let end = feed.map_or(self.buffer.len(), |offset| self.searched + offset);
         let line = self.start..end;
         if line.len() > self.limit {
-            return Some(Err(TooLong(&self.buffer[line])));
+            return Some(Err(OverlongLine(&self.buffer[line])));
         }
         if feed.is_none() {
             self.searched = end;
@@ -131,7 +131,7 @@ mod tests {
         let mut seen = Vec::new();
         for piece in ["one\ntw", "", "o\n\nthr", "ee", "\nfour"] {
             sender.write_all(piece.as_bytes()).unwrap();
-            assert_eq!(channel.receive(), State::Open);
+            assert_eq!(channel.receive(), ChannelState::Open);
             seen.extend(lines(&mut channel));
         }
         assert_eq!(seen, ["one", "two", "", "three"]);
@@ -146,7 +146,7 @@ mod tests {
             move || sender.write_all(line.as_bytes()).unwrap()
         });
         let mut seen = Vec::new();
-        while channel.receive() == State::Open {
+        while channel.receive() == ChannelState::Open {
             seen.extend(lines(&mut channel));
         }
         seen.extend(lines(&mut channel));
@@ -161,7 +161,7 @@ mod tests {
             channel.limit = 8;
             sender.write_all(text.as_bytes()).unwrap();
             channel.receive();
-            assert_eq!(channel.next_line(), Some(Err(TooLong(b"123456789"))));
+            assert_eq!(channel.next_line(), Some(Err(OverlongLine(b"123456789"))));
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
         let (mut channel, mut sender) = channel();
         sender.write_all(b"half").unwrap();
         drop(sender);
-        assert_eq!(channel.receive(), State::Closed);
+        assert_eq!(channel.receive(), ChannelState::Closed);
         assert_eq!(channel.next_line(), None);
     }
 
@@ -178,6 +178,6 @@ mod tests {
     fn a_sender_that_never_stops_does_not_hold_up_the_receiver() {
         let (mut channel, mut sender) = channel();
         std::thread::spawn(move || while sender.write_all(&[b'x'; 4096]).is_ok() {});
-        assert_eq!(channel.receive(), State::Open);
+        assert_eq!(channel.receive(), ChannelState::Open);
     }
 }

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::channel::Channel;
-use super::conversation::Conversation;
 use super::group::ProcessGroup;
-use super::place::Place;
-use super::pool::Handover;
-use super::sender::{Role, Sender};
-use super::spawn::{Streams, Variables, for_forking, spawn, unless_set};
-use super::{Hosting, Launch, LaunchError, RankProgram, Source, surroundings};
+use super::host_channel::HostChannel;
+use super::line_checker::{ChannelOwner, LineChecker};
+use super::pool::ForkRequest;
+use super::rank_share::RankShare;
+use super::spawn::{EnvironmentOverrides, Streams, for_forking, spawn, unless_set};
+use super::{HostSource, Hosting, Launch, LaunchError, RankProgram, surroundings};
 use zprobe_model::spec::{Plan, Workload};
 use zprobe_model::trace::contract::{self, LogOf};
 
@@ -25,52 +25,60 @@ pub(super) const OF_A_RUN: [&str; 6] =
 pub(super) const OF_TORCHRUN: [&str; 2] = ["TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"];
 
 /// The hosts of some ranks, and the channel of each rank, in rank order.
-pub(super) struct Started {
+pub(super) struct StartedHosts {
     pub(super) groups: Vec<ProcessGroup>,
     pub(super) channels: Vec<Channel>,
     /// The channel from the only host; `None` if each rank is its own host.
-    pub(super) host: Option<Conversation>,
+    pub(super) host: Option<HostChannel>,
 }
 
 /// Starts the ranks that `place` describes.
 pub(super) fn start(
     launch: &Launch<'_>,
     run_dir: &Path,
-    place: &Place,
-) -> Result<Started, LaunchError> {
+    place: &RankShare,
+) -> Result<StartedHosts, LaunchError> {
     surroundings::check()?;
     let channel = || Channel::new().map_err(LaunchError::system("a pipe to a rank"));
-    let hosts = Hosts::new(launch, run_dir, place)?;
+    let hosts = HostInputs::new(launch, run_dir, place)?;
     let ranks = place.ranks.clone();
     let (channels, events): (Vec<Channel>, Vec<OwnedFd>) =
         ranks.clone().map(|_| channel()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     if launch.source.hosting() == Hosting::OnePerRank
-        && let Source::Cold(program) = launch.source
+        && let HostSource::Cold(program) = launch.source
     {
         let groups = ranks.zip(&events).map(|(rank, event)| hosts.start_rank(program, rank, event));
-        return Ok(Started { groups: groups.collect::<Result<_, _>>()?, channels, host: None });
+        return Ok(StartedHosts {
+            groups: groups.collect::<Result<_, _>>()?,
+            channels,
+            host: None,
+        });
     }
     let (host_channel, far_end) = channel()?;
     let group = match launch.source {
-        Source::Cold(program) => hosts.start_forking(program, &events, &far_end)?,
-        Source::Warm(pool) => pool.fork_host(hosts.handover(&events, &far_end)?)?,
+        HostSource::Cold(program) => hosts.start_forking(program, &events, &far_end)?,
+        HostSource::Warm(pool) => pool.fork_host(hosts.handover(&events, &far_end)?)?,
     };
-    let sender = Sender::new(launch.run_id, launch.spec, Role::Host(ranks));
-    let host = Some(Conversation { channel: host_channel, sender });
-    Ok(Started { groups: vec![group], channels, host })
+    let checker = LineChecker::new(launch.run_id, launch.spec, ChannelOwner::Host(ranks));
+    let host = Some(HostChannel { channel: host_channel, checker });
+    Ok(StartedHosts { groups: vec![group], channels, host })
 }
 
 /// The inputs that all hosts of a run share.
-struct Hosts<'a> {
+struct HostInputs<'a> {
     /// The run directory as an absolute path, because a rank may change its working directory.
     run_dir: &'a Path,
     /// The part of the environment that is the same for every host.
-    variables: Variables,
-    place: &'a Place,
+    variables: EnvironmentOverrides,
+    place: &'a RankShare,
 }
 
-impl<'a> Hosts<'a> {
-    fn new(launch: &Launch<'_>, run_dir: &'a Path, place: &'a Place) -> Result<Self, LaunchError> {
+impl<'a> HostInputs<'a> {
+    fn new(
+        launch: &Launch<'_>,
+        run_dir: &'a Path,
+        place: &'a RankShare,
+    ) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
         let plan = Plan::new(launch.spec);
@@ -146,8 +154,8 @@ impl<'a> Hosts<'a> {
         &'b self,
         events: &'b [OwnedFd],
         host_channel: &'b OwnedFd,
-    ) -> Result<Handover<'b>, LaunchError> {
-        Ok(Handover {
+    ) -> Result<ForkRequest<'b>, LaunchError> {
+        Ok(ForkRequest {
             variables: &self.variables,
             streams: Streams::create(LogOf::Host, self.run_dir)?,
             descriptors: self.inherited(events, host_channel),

@@ -12,23 +12,22 @@
 
 pub mod adapters;
 pub mod agents;
-mod books;
 mod channel;
-mod conversation;
 pub mod exec;
 mod group;
 mod host;
+mod host_channel;
 pub mod job;
 mod joining;
+mod line_checker;
 mod local;
 mod log_tail;
-mod news;
-mod place;
 mod pool;
+mod rank_report;
+mod rank_share;
 mod ranks;
-mod recorder;
+mod run_state;
 mod selection;
-mod sender;
 mod signals;
 mod spawn;
 mod stacks;
@@ -36,6 +35,7 @@ mod starvation;
 mod strays;
 mod supervisor;
 mod surroundings;
+mod trace_writer;
 mod wait;
 mod watchdog;
 
@@ -48,19 +48,19 @@ use serde::{Deserialize, Serialize};
 
 pub use joining::UserCommand;
 pub use pool::Pool;
-pub use recorder::record_all;
 pub use signals::{Stop, is_stopping, put_signals_right};
 pub use spawn::library_path;
 pub use stacks::stack_signal;
 use strays::Strays;
 use surroundings::advice;
+pub use trace_writer::record_all;
 
 use agents::{Leader, Team};
 use joining::Joined;
-use local::Local;
-use place::Place;
-use ranks::Ranks;
-use supervisor::Others;
+use local::LocalRanks;
+use rank_share::RankShare;
+use ranks::RankProcesses;
+use supervisor::OtherAgents;
 
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::Record;
@@ -90,26 +90,26 @@ pub enum Hosting {
 
 /// The source of the host processes of a run.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub enum HostSource<'a> {
     /// A program that the launcher starts for this run.
     Cold(&'a RankProgram),
     /// A pool process that has already loaded its engine. The pool forks a host, and the host forks the ranks.
     Warm(&'a Pool),
 }
 
-impl Source<'_> {
+impl HostSource<'_> {
     fn hosting(&self) -> Hosting {
         match self {
-            Source::Cold(program) => program.hosting,
-            Source::Warm(_) => Hosting::Forked,
+            HostSource::Cold(program) => program.hosting,
+            HostSource::Warm(_) => Hosting::Forked,
         }
     }
 
     /// Returns the marks of the stray processes that the run `run` may leave.
     fn strays(&self, run: &str) -> Strays {
         match self {
-            Source::Cold(_) => Strays::of(run),
-            Source::Warm(pool) => pool.strays().and(run),
+            HostSource::Cold(_) => Strays::of(run),
+            HostSource::Warm(pool) => pool.strays().and(run),
         }
     }
 }
@@ -122,7 +122,7 @@ pub struct Launch<'a> {
     /// The specification of the run.
     pub spec: &'a RunSpec,
     /// The source of the host processes of the run.
-    pub source: Source<'a>,
+    pub source: HostSource<'a>,
     /// The directory for the trace and the logs of the ranks; created if it does not exist.
     pub run_dir: &'a Path,
 }
@@ -130,10 +130,10 @@ pub struct Launch<'a> {
 /// The processes that survived the end of a run. All other facts about the run are in its trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "processes may have survived"]
-pub struct Ended {
+pub struct Survivors {
     /// The ids of processes that did not die of SIGKILL because they are stuck inside the kernel, for example in a
     /// device driver. Empty in all other cases.
-    pub survivors: Vec<u32>,
+    pub pids: Vec<u32>,
 }
 
 /// An error that prevented a run from being started or recorded.
@@ -297,7 +297,7 @@ impl Launch<'_> {
     /// Performs the run until it ends, successfully or not, and leaves a trace in the run directory.
     ///
     /// `observer` sees each record when the record is written. When this function returns or unwinds, no process of
-    /// the run is left, except for [`Ended::survivors`].
+    /// the run is left, except for [`Survivors::pids`].
     ///
     /// The runs of one process take place one after the other. During a run, the first SIGINT, SIGTERM or SIGHUP ends
     /// the run and not the process; a second signal ends the process at once. The calling thread must outlive the
@@ -306,9 +306,9 @@ impl Launch<'_> {
     /// # Errors
     /// Fails if the program cannot be started, the pool does not fork a host, or the trace or the logs cannot be
     /// written.
-    pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
-        let place = Place::of_all(self.spec.world_size)?;
-        self.at(&place, Others::Nobody, observer)
+    pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Survivors, LaunchError> {
+        let place = RankShare::of_all(self.spec.world_size)?;
+        self.at(&place, OtherAgents::Nobody, observer)
     }
 
     /// Performs the run as [`Launch::run`] does, as the leader of the other agents in `team`: the trace contains the
@@ -321,9 +321,9 @@ impl Launch<'_> {
         team: &mut Team,
         repeat: Option<usize>,
         observer: &mut dyn FnMut(&Record),
-    ) -> Result<Ended, LaunchError> {
+    ) -> Result<Survivors, LaunchError> {
         let place = team.begin(self.run_id, repeat)?;
-        self.at(&place, Others::Team(team), observer)
+        self.at(&place, OtherAgents::Team(team), observer)
     }
 
     /// Performs this process's part of a run that another agent leads. The trace contains only the ranks of this
@@ -331,29 +331,29 @@ impl Launch<'_> {
     ///
     /// # Errors
     /// Fails like [`Launch::run`].
-    pub fn follow(&self, leader: &mut Leader, port: u16) -> Result<Ended, LaunchError> {
+    pub fn follow(&self, leader: &mut Leader, port: u16) -> Result<Survivors, LaunchError> {
         let place = leader.place(port)?;
-        self.at(&place, Others::Leader(leader), &mut |_| {})
+        self.at(&place, OtherAgents::Leader(leader), &mut |_| {})
     }
 
     /// Performs the part of the run that `place` describes.
     fn at(
         &self,
-        place: &Place,
-        others: Others<'_>,
+        place: &RankShare,
+        others: OtherAgents<'_>,
         observer: &mut dyn FnMut(&Record),
-    ) -> Result<Ended, LaunchError> {
-        let start = |run_dir: &Path| -> Result<Box<dyn Ranks>, LaunchError> {
-            Ok(Box::new(Local::start(self, run_dir, place)?))
+    ) -> Result<Survivors, LaunchError> {
+        let start = |run_dir: &Path| -> Result<Box<dyn RankProcesses>, LaunchError> {
+            Ok(Box::new(LocalRanks::start(self, run_dir, place)?))
         };
-        let run = Run { id: self.run_id, spec: self.spec, dir: self.run_dir };
+        let run = RunIdentity { id: self.run_id, spec: self.spec, dir: self.run_dir };
         supervisor::run(run, start, others, observer)
     }
 }
 
 /// The identity of a run, independent of the kind of its ranks.
 #[derive(Clone, Copy, Debug)]
-struct Run<'a> {
+struct RunIdentity<'a> {
     /// The id of the run, which every record carries.
     id: &'a str,
     spec: &'a RunSpec,
@@ -363,7 +363,7 @@ struct Run<'a> {
 
 /// All inputs of a run of a user's command, whose processes join the run as its ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Joining<'a> {
+pub struct JoiningRun<'a> {
     /// The id of the run, by which processes that the run leaves are recognised.
     pub run_id: &'a str,
     /// The part of the specification that is known at the start; see [`RunSpec::is_settled`].
@@ -374,51 +374,51 @@ pub struct Joining<'a> {
     pub run_dir: &'a Path,
 }
 
-impl Joining<'_> {
+impl JoiningRun<'_> {
     /// Runs the command until it ends, as [`Launch::run`] does with ranks that zprobe starts, and leaves a trace in
     /// the run directory.
     ///
     /// # Errors
     /// Fails if the command does not start, or the trace cannot be written.
-    pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Ended, LaunchError> {
-        self.at(None, Others::Nobody, observer)
+    pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Survivors, LaunchError> {
+        self.at(None, OtherAgents::Nobody, observer)
     }
 
-    /// Runs the command as [`Joining::run`] does, as the leader of the agents in `team`: the trace contains the ranks
+    /// Runs the command as [`JoiningRun::run`] does, as the leader of the agents in `team`: the trace contains the ranks
     /// of all commands.
     ///
     /// # Errors
-    /// Fails like [`Joining::run`], and if another agent cannot start its command, or if two commands train
+    /// Fails like [`JoiningRun::run`], and if another agent cannot start its command, or if two commands train
     /// separately.
     pub fn lead(
         &self,
         team: &mut Team,
         observer: &mut dyn FnMut(&Record),
-    ) -> Result<Ended, LaunchError> {
+    ) -> Result<Survivors, LaunchError> {
         team.begin_commands(self.run_id);
-        self.at(Some(0), Others::Team(team), observer)
+        self.at(Some(0), OtherAgents::Team(team), observer)
     }
 
     /// Runs the command as this process's part of a run that another agent leads. The trace contains only the ranks
     /// of this command.
     ///
     /// # Errors
-    /// Fails like [`Joining::run`].
-    pub fn follow(&self, leader: &mut Leader) -> Result<Ended, LaunchError> {
-        self.at(Some(leader.own_index()), Others::Leader(leader), &mut |_| {})
+    /// Fails like [`JoiningRun::run`].
+    pub fn follow(&self, leader: &mut Leader) -> Result<Survivors, LaunchError> {
+        self.at(Some(leader.own_index()), OtherAgents::Leader(leader), &mut |_| {})
     }
 
     /// Runs the command; `agent` is the number of this agent if the run has several.
     fn at(
         &self,
         agent: Option<usize>,
-        others: Others<'_>,
+        others: OtherAgents<'_>,
         observer: &mut dyn FnMut(&Record),
-    ) -> Result<Ended, LaunchError> {
-        let start = |_: &Path| -> Result<Box<dyn Ranks>, LaunchError> {
+    ) -> Result<Survivors, LaunchError> {
+        let start = |_: &Path| -> Result<Box<dyn RankProcesses>, LaunchError> {
             Ok(Box::new(Joined::start(&self.command, self.run_id, agent)?))
         };
-        let run = Run { id: self.run_id, spec: self.spec, dir: self.run_dir };
+        let run = RunIdentity { id: self.run_id, spec: self.spec, dir: self.run_dir };
         supervisor::run(run, start, others, observer)
     }
 }

@@ -5,58 +5,58 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::channel::{Channel, State};
-use super::conversation::{Breach, Conversation};
+use super::channel::{Channel, ChannelState};
 use super::group::{self, ProcessGroup};
-use super::host::{self, Started};
+use super::host::{self, StartedHosts};
+use super::host_channel::{HostChannel, HostViolation};
 use super::log_tail::log_tail;
-use super::news::{News, Sink};
-use super::place::Place;
-use super::ranks::{Ranks, Standing, Why};
-use super::recorder::now_ns;
+use super::rank_report::{RankReport, ReportSink};
+use super::rank_share::RankShare;
+use super::ranks::{FinalState, RankProcesses, StopReason};
 use super::starvation::Starvation;
 use super::strays::Strays;
+use super::trace_writer::now_ns;
 use super::watchdog::{CRASH_GRACE, LINGER_GRACE};
 use super::{Hosting, Launch, LaunchError};
 use zprobe_model::trace::contract::LogOf;
 use zprobe_model::trace::{Event, Outcome, Record};
 
 /// The ranks whose processes this process starts.
-pub(super) struct Local {
+pub(super) struct LocalRanks {
     strays: Strays,
     run_dir: PathBuf,
     hosting: Hosting,
     /// The host processes: one for each rank, or one for all ranks.
-    hosts: Vec<Host>,
+    hosts: Vec<LocalHost>,
     ranks: Range<usize>,
-    processes: Vec<Process>,
+    processes: Vec<LocalProcess>,
     /// The event channels of the ranks, in rank order; `None` for a closed channel.
     channels: Vec<Option<Channel>>,
     /// The channel from the host that forks the ranks; `None` once closed, or if each rank is its own host.
-    host: Option<Conversation>,
+    host: Option<HostChannel>,
     starvation: Starvation,
 }
 
 #[derive(Clone, Default)]
-struct Process {
+struct LocalProcess {
     pid: Option<u32>,
     outcome: Option<Outcome>,
 }
 
-struct Host {
+struct LocalHost {
     group: ProcessGroup,
     ended: bool,
 }
 
-impl Local {
+impl LocalRanks {
     /// Starts the ranks that `place` describes. If one of them does not start, no process and no log is left.
     pub(super) fn start(
         launch: &Launch<'_>,
         run_dir: &Path,
-        place: &Place,
+        place: &RankShare,
     ) -> Result<Self, LaunchError> {
-        let Started { groups, channels, host } =
-            host::start(launch, run_dir, place).inspect_err(|_| {
+        let StartedHosts { groups, channels, host } = host::start(launch, run_dir, place)
+            .inspect_err(|_| {
                 // If a log cannot be removed, the reason is the one that the error names already.
                 for log in place.ranks.clone().map(LogOf::Rank).chain([LogOf::Host]) {
                     let _ = std::fs::remove_file(log.stdout(run_dir));
@@ -67,8 +67,8 @@ impl Local {
             strays: launch.source.strays(launch.run_id),
             run_dir: run_dir.to_owned(),
             hosting: launch.source.hosting(),
-            hosts: groups.into_iter().map(|group| Host { group, ended: false }).collect(),
-            processes: vec![Process::default(); place.ranks.len()],
+            hosts: groups.into_iter().map(|group| LocalHost { group, ended: false }).collect(),
+            processes: vec![LocalProcess::default(); place.ranks.len()],
             ranks: place.ranks.clone(),
             channels: channels.into_iter().map(Some).collect(),
             host,
@@ -76,24 +76,24 @@ impl Local {
         })
     }
 
-    fn hear(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn hear(&mut self, index: usize, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let Some(mut channel) = self.channels[index].take() else { return Ok(()) };
         let state = channel.receive();
         let rank = self.ranks.start + index;
         while let Some(line) = channel.next_line() {
             let is_too_long = line.is_err();
-            sink(News::Line { rank, line })?;
+            sink(RankReport::Line { rank, line })?;
             if is_too_long {
                 return Ok(());
             }
         }
-        if state == State::Open {
+        if state == ChannelState::Open {
             self.channels[index] = Some(channel);
         }
         Ok(())
     }
 
-    fn listen_to_host(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn listen_to_host(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let Some(mut host) = self.host.take() else { return Ok(()) };
         let state = host.channel.receive();
         while let Some(heard) = host.next_record() {
@@ -106,15 +106,15 @@ impl Local {
                     self.ended(rank, outcome, t_ns, sink)?;
                 }
                 Ok(Record { event: Event::Importing { what }, t_ns, .. }) => {
-                    sink(News::Importing { what, t_ns })?;
+                    sink(RankReport::Importing { what, t_ns })?;
                 }
                 Ok(_) => {}
-                Err(Breach { violation, line }) => {
-                    return sink(News::HostViolated { violation, line });
+                Err(HostViolation { violation, line }) => {
+                    return sink(RankReport::HostViolated { violation, line });
                 }
             }
         }
-        if state == State::Open {
+        if state == ChannelState::Open {
             self.host = Some(host);
         }
         Ok(())
@@ -125,10 +125,10 @@ impl Local {
         rank: usize,
         pid: u32,
         t_ns: u64,
-        sink: &mut Sink<'_>,
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError> {
         self.processes[rank - self.ranks.start].pid = Some(pid);
-        sink(News::Spawned { rank, pid, agent: None, t_ns })
+        sink(RankReport::Spawned { rank, pid, agent: None, t_ns })
     }
 
     /// Reports the end of a rank, after all lines that the rank had still sent. Only the first report for each rank
@@ -138,7 +138,7 @@ impl Local {
         rank: usize,
         outcome: Outcome,
         t_ns: u64,
-        sink: &mut Sink<'_>,
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError> {
         let index = rank - self.ranks.start;
         if self.processes[index].outcome.is_some() {
@@ -147,7 +147,7 @@ impl Local {
         self.hear(index, sink)?;
         self.channels[index] = None;
         self.processes[index].outcome = Some(outcome);
-        sink(News::Ended { rank, outcome, t_ns })
+        sink(RankReport::Ended { rank, outcome, t_ns })
     }
 
     /// Ends every process of the run, and returns the ids of the processes that did not die. Processes that had ended
@@ -159,7 +159,7 @@ impl Local {
         survivors
     }
 
-    fn process(&self, rank: usize) -> &Process {
+    fn process(&self, rank: usize) -> &LocalProcess {
         &self.processes[rank - self.ranks.start]
     }
 
@@ -183,8 +183,8 @@ impl Local {
     }
 }
 
-impl Ranks for Local {
-    fn tell_of_started(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+impl RankProcesses for LocalRanks {
+    fn report_started(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         if self.hosting == Hosting::OnePerRank {
             for index in 0..self.processes.len() {
                 let pid = self.hosts[index].group.pid();
@@ -200,7 +200,7 @@ impl Ranks for Local {
         self.channels.iter().map(Option::as_ref).chain([host]).collect()
     }
 
-    fn listen(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn listen(&mut self, index: usize, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         if index == self.channels.len() {
             self.listen_to_host(sink)
         } else {
@@ -212,7 +212,7 @@ impl Ranks for Local {
         self.hosts.iter().all(|host| host.ended)
     }
 
-    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn reap(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         for index in 0..self.hosts.len() {
             let host = &mut self.hosts[index];
             if host.ended {
@@ -262,7 +262,7 @@ impl Ranks for Local {
         left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
     }
 
-    fn end(&mut self, _: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+    fn end(&mut self, _: StopReason, sink: &mut ReportSink<'_>) -> Result<Vec<u32>, LaunchError> {
         let mut orphans = Vec::new();
         let survivors = self.kill_all(&mut orphans);
         // The host is read first, because its reports on the ends of ranks are more exact than the outcomes seen
@@ -282,11 +282,11 @@ impl Ranks for Local {
         Ok(survivors)
     }
 
-    fn tell_last_words(
+    fn report_stderr(
         &mut self,
-        _: Why,
-        ranks: &[Standing],
-        sink: &mut Sink<'_>,
+        _: StopReason,
+        ranks: &[FinalState],
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError> {
         let mut logs: Vec<_> = self
             .ranks
@@ -301,7 +301,7 @@ impl Ranks for Local {
         }
         for (rank, log) in logs {
             if let Some(tail) = log_tail(&log.stderr(&self.run_dir)) {
-                sink(News::LastWords { rank, tail })?;
+                sink(RankReport::Stderr { rank, tail })?;
             }
         }
         Ok(())

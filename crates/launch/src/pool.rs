@@ -27,7 +27,7 @@ use super::group::{self, KILL_GRACE, KILL_POLL, ProcessGroup};
 use super::host::{OF_A_RUN, OF_TORCHRUN};
 use super::log_tail::log_tail;
 use super::signals::put_signals_right;
-use super::spawn::{Streams, Variables, for_forking, spawn};
+use super::spawn::{EnvironmentOverrides, Streams, for_forking, spawn};
 use super::strays::{Strays, adopt_orphans};
 use super::wait::timeout;
 use super::{LaunchError, PoolFailure, RankProgram};
@@ -60,9 +60,9 @@ pub struct Pool {
 }
 
 /// The inputs from which a pool forks the host of a run.
-pub(super) struct Handover<'a> {
+pub(super) struct ForkRequest<'a> {
     /// The environment variables of the run.
-    pub(super) variables: &'a Variables,
+    pub(super) variables: &'a EnvironmentOverrides,
     /// The files for the standard output and the standard error of the host.
     pub(super) streams: Streams,
     /// The descriptors that the host inherits: the socket of the TCPStore, the host channel, and the ranks' event
@@ -73,7 +73,7 @@ pub(super) struct Handover<'a> {
 }
 
 /// The result of waiting for an answer from a pool.
-enum Answer {
+enum PoolAnswer {
     Said(Vec<u8>),
     /// The pool or the host has closed its end.
     Closed,
@@ -126,7 +126,7 @@ impl Pool {
             stays: PhantomData,
         };
         match pool.hear(&pool.socket, deadline)? {
-            Answer::Said(word) if word == WARM => Ok(pool),
+            PoolAnswer::Said(word) if word == WARM => Ok(pool),
             answer => Err(pool.failure(&answer, PoolFailure::NotReady(patience), None)),
         }
     }
@@ -143,16 +143,16 @@ impl Pool {
     }
 
     /// Asks the pool to fork the host of a run, and returns the process group of the host.
-    pub(super) fn fork_host(&self, handover: Handover<'_>) -> Result<ProcessGroup, LaunchError> {
+    pub(super) fn fork_host(&self, handover: ForkRequest<'_>) -> Result<ProcessGroup, LaunchError> {
         let (answer, far_end) =
             pipe2(OFlag::O_CLOEXEC).map_err(LaunchError::system("a pipe to the host of a run"))?;
         let answer = match self.send(&handover, far_end)? {
             true => self.hear(&answer, Instant::now() + HANDOVER)?,
-            false => Answer::Closed,
+            false => PoolAnswer::Closed,
         };
         let pid = match &answer {
-            Answer::Said(text) => std::str::from_utf8(text).ok().and_then(|it| it.parse().ok()),
-            Answer::Closed | Answer::Late => None,
+            PoolAnswer::Said(text) => std::str::from_utf8(text).ok().and_then(|it| it.parse().ok()),
+            PoolAnswer::Closed | PoolAnswer::Late => None,
         };
         match pid.filter(|&pid| is_child(pid)) {
             Some(pid) => Ok(ProcessGroup::new(pid)),
@@ -161,7 +161,7 @@ impl Pool {
     }
 
     /// Sends the message about a run to the pool. Returns false if the pool has closed its end of the socket.
-    fn send(&self, handover: &Handover<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
+    fn send(&self, handover: &ForkRequest<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
         let Streams { stdout, stderr } = &handover.streams;
         let mut fds: Vec<RawFd> = vec![answer.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
         fds.extend(handover.descriptors.iter().map(|fd| fd.as_raw_fd()));
@@ -188,12 +188,12 @@ impl Pool {
     }
 
     /// Waits until `deadline` for an answer, which arrives in one piece.
-    fn hear(&self, from: &OwnedFd, deadline: Instant) -> Result<Answer, LaunchError> {
+    fn hear(&self, from: &OwnedFd, deadline: Instant) -> Result<PoolAnswer, LaunchError> {
         let broken = LaunchError::system("the wait for the answer of a pool");
         loop {
             let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, timeout(deadline)) {
-                Ok(0) if Instant::now() >= deadline => return Ok(Answer::Late),
+                Ok(0) if Instant::now() >= deadline => return Ok(PoolAnswer::Late),
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => break,
                 Err(err) => return Err(broken(err)),
@@ -201,8 +201,8 @@ impl Pool {
         }
         let mut bytes = [0; ANSWER];
         match nix::unistd::read(from, &mut bytes) {
-            Ok(0) | Err(Errno::ECONNRESET) => Ok(Answer::Closed),
-            Ok(length) => Ok(Answer::Said(bytes[..length].to_vec())),
+            Ok(0) | Err(Errno::ECONNRESET) => Ok(PoolAnswer::Closed),
+            Ok(length) => Ok(PoolAnswer::Said(bytes[..length].to_vec())),
             Err(err) => Err(broken(err)),
         }
     }
@@ -210,9 +210,14 @@ impl Pool {
     /// Returns the error for a missing or wrong answer: the outcome of the pool's process if the process has ended,
     /// and `failure` otherwise. A process that has not closed its end of the socket is useless from now on, and is
     /// killed first.
-    fn failure(&self, answer: &Answer, failure: PoolFailure, host: Option<&Path>) -> LaunchError {
+    fn failure(
+        &self,
+        answer: &PoolAnswer,
+        failure: PoolFailure,
+        host: Option<&Path>,
+    ) -> LaunchError {
         let mut process = self.process.borrow_mut();
-        if matches!(answer, Answer::Closed) {
+        if matches!(answer, PoolAnswer::Closed) {
             let deadline = Instant::now() + KILL_GRACE;
             while process.outcome().is_none() && Instant::now() < deadline {
                 thread::sleep(KILL_POLL);

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::LaunchError;
 use super::channel::Channel;
-use super::news::{Letter, Sink};
+use super::rank_report::{RankMessage, ReportSink};
 
 /// The reason why the processes of a run are ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Why {
+pub(super) enum StopReason {
     /// The processes have ended by themselves, or another agent says that the run is over.
     Over,
     /// Ranks have been silent for longer than the timeout.
@@ -24,9 +24,9 @@ pub(super) enum Why {
     Lingers,
 }
 
-/// The standing of a rank at the end of a run.
+/// The state of a rank at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct FinalState {
     /// True if the rank has reported that it has finished.
     pub(super) has_finished: bool,
     /// True if the rank has finished and its process has ended with success.
@@ -34,9 +34,9 @@ pub(super) struct Standing {
 }
 
 /// The ranks of a run for which this process is responsible.
-pub(super) trait Ranks {
+pub(super) trait RankProcesses {
     /// Reports the processes that exist from the start.
-    fn tell_of_started(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn report_started(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let _ = sink;
         Ok(())
     }
@@ -47,14 +47,14 @@ pub(super) trait Ranks {
     }
 
     /// Receives the lines on the channel with this index in [`Self::channels`]. The channel is closed at its end.
-    fn listen(&mut self, index: usize, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn listen(&mut self, index: usize, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let _ = (index, sink);
         Ok(())
     }
 
     /// Checks sources that cannot be polled, such as files. Returns the time of the next check, or `None` if no
     /// further check is needed.
-    fn look(&mut self, sink: &mut Sink<'_>) -> Result<Option<Instant>, LaunchError> {
+    fn look(&mut self, sink: &mut ReportSink<'_>) -> Result<Option<Instant>, LaunchError> {
         let _ = sink;
         Ok(None)
     }
@@ -63,7 +63,7 @@ pub(super) trait Ranks {
     fn is_over(&self) -> bool;
 
     /// Reports the processes that have ended since the last call.
-    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError>;
+    fn reap(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError>;
 
     /// Returns the grace period of the other ranks after one rank has ended abnormally, which is cut to the timeout.
     /// `None` if the other ranks may continue without a limit.
@@ -84,7 +84,7 @@ pub(super) trait Ranks {
     }
 
     /// Takes the stacks of silent ranks before they are ended, and reports ranks that have not joined.
-    fn before_silence(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn before_silence(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let _ = sink;
         Ok(())
     }
@@ -97,29 +97,29 @@ pub(super) trait Ranks {
     fn left_starved(&mut self) -> Option<Duration>;
 
     /// Ends all remaining processes. Returns the ids of the processes that did not die.
-    fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError>;
+    fn end(&mut self, why: StopReason, sink: &mut ReportSink<'_>) -> Result<Vec<u32>, LaunchError>;
 
     /// Hands a message from a rank of another machine to the ranks of this machine.
-    fn deliver(&mut self, letter: &Letter) -> Result<(), LaunchError> {
-        let _ = letter;
+    fn deliver(&mut self, rank_message: &RankMessage) -> Result<(), LaunchError> {
+        let _ = rank_message;
         Ok(())
     }
 
     /// Reports facts that are known only after the end: outcomes of ranks of this process that were not reported
     /// before, and the last lines on standard error of ranks that did not end well.
-    fn tell_last_words(
+    fn report_stderr(
         &mut self,
-        why: Why,
-        ranks: &[Standing],
-        sink: &mut Sink<'_>,
+        why: StopReason,
+        ranks: &[FinalState],
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError>;
 
     /// Reports outcomes for the ranks whose end no process on any machine has reported.
-    fn tell_of_unheard(
+    fn report_unheard(
         &mut self,
-        why: Why,
-        ranks: &[Standing],
-        sink: &mut Sink<'_>,
+        why: StopReason,
+        ranks: &[FinalState],
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError> {
         let _ = (why, ranks, sink);
         Ok(())

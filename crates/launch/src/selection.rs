@@ -8,7 +8,7 @@ use zprobe_model::spec::{Point, RunSpec};
 use zprobe_model::trace::{Contents, Event, LayoutName, Record};
 
 /// The decision about a line of a rank.
-pub(super) enum Choice {
+pub(super) enum LineDecision {
     /// The line is written unchanged.
     Whole,
     /// This shorter line is written instead: the trace already has the content of the buffer or the list of digests,
@@ -23,12 +23,12 @@ pub(super) struct Selection {
     spec: RunSpec,
     bytes: u64,
     contents: Contents,
-    ranks: Vec<Rank>,
+    ranks: Vec<RankPosition>,
 }
 
 /// The position of a rank in the run, and its last lines that were left out.
 #[derive(Clone, Default)]
-struct Rank {
+struct RankPosition {
     step: Option<usize>,
     microbatch: Option<usize>,
     /// The lines that were left out since the last written line: the last phase that the rank entered (`phase`), and
@@ -40,13 +40,13 @@ struct Rank {
 impl Selection {
     /// Creates the selection for a run of `spec` whose trace is still empty.
     pub(super) fn new(spec: &RunSpec) -> Self {
-        let ranks = vec![Rank::default(); spec.world_size];
+        let ranks = vec![RankPosition::default(); spec.world_size];
         Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
     }
 
     /// Adds ranks until there are `ranks` of them.
     pub(super) fn grow(&mut self, ranks: usize) {
-        self.ranks.resize(ranks.max(self.ranks.len()), Rank::default());
+        self.ranks.resize(ranks.max(self.ranks.len()), RankPosition::default());
     }
 
     /// Counts bytes that were written to the trace.
@@ -55,9 +55,9 @@ impl Selection {
     }
 
     /// Decides whether, and in which form, the line of a rank is written.
-    pub(super) fn choose(&mut self, line: &[u8], record: &Record) -> Choice {
+    pub(super) fn choose(&mut self, line: &[u8], record: &Record) -> LineDecision {
         let Some(rank) = record.rank.and_then(|rank| self.ranks.get_mut(rank)) else {
-            return Choice::Whole;
+            return LineDecision::Whole;
         };
         let (step, microbatch) = record.event.moment();
         if step.is_some() {
@@ -69,10 +69,10 @@ impl Selection {
             } else {
                 rank.last = Some(line.to_owned());
             }
-            return Choice::LeftOut;
+            return LineDecision::LeftOut;
         }
         (rank.phase, rank.last) = (None, None);
-        self.shorten(line.len(), record).map_or(Choice::Whole, Choice::WithoutContent)
+        self.shorten(line.len(), record).map_or(LineDecision::Whole, LineDecision::WithoutContent)
     }
 
     /// Returns the line of a record without the parts that the trace already has or has no room for, or `None` if the
@@ -130,7 +130,7 @@ impl Selection {
 }
 
 /// Returns true if the trace leaves out `event` of a rank at the position `rank`.
-fn is_left_out(spec: &RunSpec, rank: &Rank, event: &Event) -> bool {
+fn is_left_out(spec: &RunSpec, rank: &RankPosition, event: &Event) -> bool {
     match event {
         // Ranks emit only the buffers that are to be recorded. The exchanged digests of these buffers are recorded in
         // the same steps as the buffers.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn is_whole(selection: &mut Selection, (line, record): &(Vec<u8>, Record)) -> bool {
-        matches!(selection.choose(line, record), Choice::Whole)
+        matches!(selection.choose(line, record), LineDecision::Whole)
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
         let mut selection = selection(Recording::default());
         let first = buffer(LayoutName::Full);
         assert!(is_whole(&mut selection, &first));
-        let Choice::WithoutContent(line) = selection.choose(&first.0, &first.1) else {
+        let LineDecision::WithoutContent(line) = selection.choose(&first.0, &first.1) else {
             panic!("the same content was written again");
         };
         assert!(line.len() < first.0.len());

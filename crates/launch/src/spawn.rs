@@ -23,7 +23,7 @@ use zprobe_model::run_dir;
 use zprobe_model::trace::contract::LogOf;
 
 /// Environment variables with their values. A variable with the value `None` is unset, even if the launcher has it.
-pub(super) type Variables = Vec<(&'static str, Option<OsString>)>;
+pub(super) type EnvironmentOverrides = Vec<(&'static str, Option<OsString>)>;
 
 /// The log files for the output of a process.
 pub(super) struct Streams {
@@ -44,7 +44,7 @@ impl Streams {
 
 /// Returns the environment variables for a program that loads an engine and then forks, in addition to the variables
 /// of the run.
-pub(super) fn for_forking() -> Variables {
+pub(super) fn for_forking() -> EnvironmentOverrides {
     // The start-up of libtorch allocates tens of megabytes in small pieces. Huge pages avoid most of the page faults;
     // if the kernel or libc does not support them, nothing changes.
     unless_set("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1").into_iter().collect()
@@ -55,7 +55,7 @@ pub(super) fn for_forking() -> Variables {
 pub(super) fn spawn(
     program: &RankProgram,
     streams: Streams,
-    variables: Variables,
+    variables: EnvironmentOverrides,
     inherited: &[BorrowedFd<'_>],
 ) -> Result<ProcessGroup, LaunchError> {
     let mut command = Command::new(&program.program);

@@ -13,12 +13,12 @@ const ANOTHER_LOOK: Duration = Duration::from_millis(100);
 /// The usage of each process at the last check, by process id.
 #[derive(Debug, Default)]
 pub(super) struct Starvation {
-    known: HashMap<u32, Usage>,
+    known: HashMap<u32, CpuUsage>,
 }
 
 /// The kernel's counts for a process since the start of the process.
 #[derive(Clone, Copy, Debug)]
-struct Usage {
+struct CpuUsage {
     at: Instant,
     /// The time that all threads of the process spent on a core.
     ran: Duration,
@@ -44,7 +44,7 @@ impl Starvation {
 }
 
 /// Returns the time for which a process was starved between two checks, or since its start if `before` is `None`.
-fn starved(before: Option<Usage>, now: Usage) -> Duration {
+fn starved(before: Option<CpuUsage>, now: CpuUsage) -> Duration {
     let waited = now.waited.saturating_sub(before.map_or(Duration::ZERO, |it| it.waited));
     let still_waits = match before {
         _ if !now.runnable => Duration::ZERO,
@@ -55,9 +55,13 @@ fn starved(before: Option<Usage>, now: Usage) -> Duration {
     waited.max(still_waits)
 }
 
-fn usage(pid: u32) -> Option<Usage> {
-    let mut usage =
-        Usage { at: Instant::now(), ran: Duration::ZERO, waited: Duration::ZERO, runnable: false };
+fn usage(pid: u32) -> Option<CpuUsage> {
+    let mut usage = CpuUsage {
+        at: Instant::now(),
+        ran: Duration::ZERO,
+        waited: Duration::ZERO,
+        runnable: false,
+    };
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
         let read = |name| fs::read_to_string(thread.path().join(name)).ok();
         // The file `schedstat` holds the nanoseconds that the thread spent on a core, and the nanoseconds that it
@@ -119,11 +123,11 @@ mod tests {
     fn a_process_that_has_a_core_is_not_starved_and_one_that_waits_for_it_is() {
         let ms = Duration::from_millis;
         let at = Instant::now();
-        let now = |ran, waited| Usage { at: at + ms(300), ran, waited, runnable: true };
-        let before = Usage { at, ran: ms(5), waited: ms(7), runnable: true };
+        let now = |ran, waited| CpuUsage { at: at + ms(300), ran, waited, runnable: true };
+        let before = CpuUsage { at, ran: ms(5), waited: ms(7), runnable: true };
         assert_eq!(starved(Some(before), now(ms(5), ms(7))), ms(300));
         assert_eq!(starved(Some(before), now(ms(9), ms(57))), ms(50));
-        assert_eq!(starved(Some(before), Usage { runnable: false, ..now(ms(5), ms(7)) }), ms(0));
+        assert_eq!(starved(Some(before), CpuUsage { runnable: false, ..now(ms(5), ms(7)) }), ms(0));
         assert_eq!(starved(None, now(ms(5), ms(7))), ANOTHER_LOOK);
     }
 

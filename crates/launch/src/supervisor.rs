@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::agents::{Command, Heard, Leader, Team};
-use super::books::Books;
-use super::news::News;
-use super::ranks::{Ranks, Why};
-use super::recorder::Recorder;
+use super::agents::{AgentNotice, Leader, LeaderCommand, Team};
+use super::rank_report::RankReport;
+use super::ranks::{RankProcesses, StopReason};
+use super::run_state::RunState;
 use super::signals::Signals;
 use super::strays::adopt_orphans;
+use super::trace_writer::TraceWriter;
 use super::wait::{Ready, wait};
-use super::watchdog::{Silence, Verdict, Watchdog};
-use super::{Ended, LaunchError, Run};
+use super::watchdog::{Silence, Watchdog, WatchdogDecision};
+use super::{LaunchError, RunIdentity, Survivors};
 use zprobe_model::trace::{AgentLoss, Event, Record, TRACE_FILE};
 
 /// The longest timeout, a century. Longer timeouts are cut to this value, so that every point in time is
@@ -35,7 +35,7 @@ const SHORTEST_SILENCE_OF_USERS: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(15);
 
 /// The other agents of a run.
-pub(super) enum Others<'a> {
+pub(super) enum OtherAgents<'a> {
     /// The run has no other agents.
     Nobody,
     /// This process leads the other agents.
@@ -47,18 +47,18 @@ pub(super) enum Others<'a> {
 /// Performs a run, or a part of it. `start` creates the ranks of this part, given the run directory; see
 /// [`Launch::run`](super::Launch::run).
 pub(super) fn run<'a>(
-    run: Run<'a>,
-    start: impl FnOnce(&Path) -> Result<Box<dyn Ranks + 'a>, LaunchError>,
-    others: Others<'_>,
+    run: RunIdentity<'a>,
+    start: impl FnOnce(&Path) -> Result<Box<dyn RankProcesses + 'a>, LaunchError>,
+    others: OtherAgents<'_>,
     observer: &mut dyn FnMut(&Record),
-) -> Result<Ended, LaunchError> {
+) -> Result<Survivors, LaunchError> {
     let run_dir = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(run.dir)
         .and_then(|()| run.dir.canonicalize())
         .map_err(|cause| LaunchError::RunDir { path: run.dir.to_owned(), cause })?;
-    let mut recorder = Recorder::create(&run_dir, run.id, run.spec, observer)?;
+    let mut recorder = TraceWriter::create(&run_dir, run.id, run.spec, observer)?;
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
     recorder.start(run.spec)?;
@@ -71,13 +71,13 @@ pub(super) fn run<'a>(
     // The watchdog starts only after all ranks, because a busy machine takes long to start each process.
     let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
         .with_graces(ranks.crash_grace(), ranks.linger_grace());
-    let books = Books::open(run, recorder, watchdog);
+    let run_state = RunState::open(run, recorder, watchdog);
     let shortest = if ranks.are_the_users() { SHORTEST_SILENCE_OF_USERS } else { SHORTEST_SILENCE };
     let silence = (timeout / 2).max(shortest);
     let mut supervisor = Supervisor {
         ranks,
         others,
-        books,
+        run_state,
         timeout_s: run.spec.timeout_s,
         silence,
         is_given_up: false,
@@ -96,9 +96,9 @@ pub(super) fn run<'a>(
 
 /// A run in progress.
 struct Supervisor<'a, 'b> {
-    ranks: Box<dyn Ranks + 'b>,
-    others: Others<'a>,
-    books: Books<'b>,
+    ranks: Box<dyn RankProcesses + 'b>,
+    others: OtherAgents<'a>,
+    run_state: RunState<'b>,
     timeout_s: u64,
     /// The time after which a silent agent counts as lost.
     silence: Duration,
@@ -107,14 +107,14 @@ struct Supervisor<'a, 'b> {
     /// The ids of processes, on all machines, that did not die.
     survivors: Vec<u32>,
     /// The reason to end the run; `None` while the run continues.
-    end: Option<Reason>,
+    end: Option<EndReason>,
 }
 
 /// The reason to end a run before its processes have ended by themselves.
 #[derive(Debug)]
-enum Reason {
+enum EndReason {
     /// A reason whose details are in the trace.
-    Recorded(Why),
+    Recorded(StopReason),
     /// Another agent could not start its ranks.
     Failed { machine: String, message: String },
 }
@@ -122,9 +122,9 @@ enum Reason {
 impl Supervisor<'_, '_> {
     /// Records the agents of the run, and the processes that exist from the start.
     fn introduce(&mut self) -> Result<(), LaunchError> {
-        if let Others::Team(team) = &self.others {
+        if let OtherAgents::Team(team) = &self.others {
             for (agent, clock_ns) in team.agents() {
-                self.books.record(Event::AgentJoined {
+                self.run_state.record(Event::AgentJoined {
                     agent: agent.index,
                     machine: agent.machine.clone(),
                     first_rank: agent.ranks.start,
@@ -133,35 +133,35 @@ impl Supervisor<'_, '_> {
                 })?;
             }
         }
-        let Self { ranks, others, books, .. } = self;
-        ranks.tell_of_started(&mut |news| enter(news, others, books))
+        let Self { ranks, others, run_state, .. } = self;
+        ranks.report_started(&mut |report| enter(report, others, run_state))
     }
 
     /// Records events until the run is over or has to be ended.
-    fn watch(&mut self, signals: &Signals) -> Result<Why, LaunchError> {
+    fn watch(&mut self, signals: &Signals) -> Result<StopReason, LaunchError> {
         let mut until = Instant::now();
         while !self.is_over() {
-            self.books.flush()?;
+            self.run_state.flush()?;
             let next = [self.beat()?, self.look()?].into_iter().flatten().min();
             let ready = self.wait(signals, next.map_or(until, |next| next.min(until)))?;
             if ready.interrupted {
-                return self.interrupted().map(|()| Why::Interrupted);
+                return self.interrupted().map(|()| StopReason::Interrupted);
             }
             for index in ready.descriptors {
                 self.listen(index)?;
             }
             if ready.child {
                 signals.clear_child();
-                let Self { ranks, others, books, .. } = self;
-                ranks.reap(&mut |news| enter(news, others, books))?;
-                if let (Others::Leader(leader), true) = (others, ranks.is_over()) {
+                let Self { ranks, others, run_state, .. } = self;
+                ranks.reap(&mut |report| enter(report, others, run_state))?;
+                if let (OtherAgents::Leader(leader), true) = (others, ranks.is_over()) {
                     leader.tell_idle();
                 }
             }
-            if self.is_to_end() || self.books.is_violated() && !self.ranks.are_the_users() {
+            if self.is_to_end() || self.run_state.is_violated() && !self.ranks.are_the_users() {
                 break;
             }
-            if matches!(self.others, Others::Leader(_)) || self.is_left_alone() {
+            if matches!(self.others, OtherAgents::Leader(_)) || self.is_left_alone() {
                 // A follower does not judge, because its leader does. Processes that were given up are not judged at
                 // all.
                 until = Instant::now() + self.silence;
@@ -169,27 +169,33 @@ impl Supervisor<'_, '_> {
             }
             // The verdict follows after the channels were read, so that a launcher that was held up does not blame a
             // rank.
-            until = match self.books.watchdog.verdict(Instant::now()) {
-                Verdict::WaitUntil(time) => time,
+            until = match self.run_state.watchdog.verdict(Instant::now()) {
+                WatchdogDecision::WaitUntil(time) => time,
                 // No rank is blamed for time without a core: the watchdog judges once more.
-                Verdict::GraceOver if self.grace_starved() => Instant::now(),
-                Verdict::Silent(silence) if self.starved(&silence.silent) => Instant::now(),
-                Verdict::GraceOver if self.ranks.outlive_the_run() => self.give_up(),
+                WatchdogDecision::GraceOver if self.grace_starved() => Instant::now(),
+                WatchdogDecision::Silent(silence) if self.starved(&silence.silent) => {
+                    Instant::now()
+                }
+                WatchdogDecision::GraceOver if self.ranks.outlive_the_run() => self.give_up(),
                 // The ranks that are no longer watched may be the reason why the other ranks are silent.
-                Verdict::Silent(_)
-                    if self.ranks.outlive_the_run() && self.books.are_partly_complete() =>
+                WatchdogDecision::Silent(_)
+                    if self.ranks.outlive_the_run() && self.run_state.are_partly_complete() =>
                 {
                     self.give_up()
                 }
-                Verdict::GraceOver if self.books.watchdog.has_crashed() => return Ok(Why::Crashed),
-                Verdict::GraceOver => return Ok(Why::Lingers),
-                Verdict::Silent(silence) => return self.silent(silence).map(|()| Why::Silent),
+                WatchdogDecision::GraceOver if self.run_state.watchdog.has_crashed() => {
+                    return Ok(StopReason::Crashed);
+                }
+                WatchdogDecision::GraceOver => return Ok(StopReason::Lingers),
+                WatchdogDecision::Silent(silence) => {
+                    return self.silent(silence).map(|()| StopReason::Silent);
+                }
             };
         }
         Ok(match &self.end {
-            Some(Reason::Recorded(why)) => *why,
-            Some(Reason::Failed { .. }) => Why::Crashed,
-            None => Why::Over,
+            Some(EndReason::Recorded(why)) => *why,
+            Some(EndReason::Failed { .. }) => StopReason::Crashed,
+            None => StopReason::Over,
         })
     }
 
@@ -204,20 +210,20 @@ impl Supervisor<'_, '_> {
 
     /// True if the run is over except for the user's own work, which continues when another zprobe process ends.
     fn goes_on_alone(&self) -> bool {
-        matches!(self.end, Some(Reason::Recorded(Why::Over | Why::Crashed)))
+        matches!(self.end, Some(EndReason::Recorded(StopReason::Over | StopReason::Crashed)))
             && self.ranks.outlive_the_run()
             && !self.ranks.is_over()
     }
 
     /// Checks the sources that cannot be polled. Returns the time of the next check.
     fn look(&mut self) -> Result<Option<Instant>, LaunchError> {
-        let Self { ranks, others, books, .. } = self;
-        ranks.look(&mut |news| enter(news, others, books))
+        let Self { ranks, others, run_state, .. } = self;
+        ranks.look(&mut |report| enter(report, others, run_state))
     }
 
     /// True if the processes continue although their ranks have finished, or can no longer be judged.
     fn is_left_alone(&self) -> bool {
-        self.is_given_up || self.ranks.outlive_the_run() && self.books.are_complete()
+        self.is_given_up || self.ranks.outlive_the_run() && self.run_state.are_complete()
     }
 
     /// Stops judging the user's processes. Returns the time of the next check.
@@ -228,7 +234,7 @@ impl Supervisor<'_, '_> {
 
     /// Records that ranks are silent.
     fn silent(&mut self, Silence { silent, waiting }: Silence) -> Result<(), LaunchError> {
-        if let (Others::Team(team), true) = (&mut self.others, self.ranks.are_the_users()) {
+        if let (OtherAgents::Team(team), true) = (&mut self.others, self.ranks.are_the_users()) {
             team.ask_to_look();
         }
         let deadline = Instant::now() + LOOK;
@@ -236,38 +242,38 @@ impl Supervisor<'_, '_> {
         if self.ranks.are_the_users() {
             self.hear_all(deadline, Team::have_looked)?;
         }
-        let Self { books, timeout_s, .. } = self;
-        let silent = if silent.is_empty() { books.running() } else { silent };
-        books.record(Event::TimedOut { silent, timeout_s: *timeout_s, waiting })
+        let Self { run_state, timeout_s, .. } = self;
+        let silent = if silent.is_empty() { run_state.running() } else { silent };
+        run_state.record(Event::TimedOut { silent, timeout_s: *timeout_s, waiting })
     }
 
     /// Takes the stacks of silent ranks.
     fn look_at_silence(&mut self) -> Result<(), LaunchError> {
-        let Self { ranks, others, books, .. } = self;
-        ranks.before_silence(&mut |news| enter(news, others, books))
+        let Self { ranks, others, run_state, .. } = self;
+        ranks.before_silence(&mut |report| enter(report, others, run_state))
     }
 
     /// True if all processes have ended. A run that another agent leads is over when the leader says so.
     fn is_over(&self) -> bool {
         match &self.others {
-            Others::Nobody => self.ranks.is_over(),
-            Others::Team(team) => self.ranks.is_over() && team.is_idle(),
-            Others::Leader(_) => self.end.is_some() && !self.goes_on_alone(),
+            OtherAgents::Nobody => self.ranks.is_over(),
+            OtherAgents::Team(team) => self.ranks.is_over() && team.is_idle(),
+            OtherAgents::Leader(_) => self.end.is_some() && !self.goes_on_alone(),
         }
     }
 
     /// Waits for the channels of the ranks and the connections to other agents, in this order of indices.
     fn wait(&self, signals: &Signals, until: Instant) -> Result<Ready, LaunchError> {
-        let is_full = matches!(&self.others, Others::Leader(leader) if leader.is_full());
+        let is_full = matches!(&self.others, OtherAgents::Leader(leader) if leader.is_full());
         let channels = self.ranks.channels().into_iter();
         let channels = channels
             .map(|channel| channel.filter(|_| !is_full).map(|it| (it.as_fd(), PollFlags::POLLIN)));
         let cannot = LaunchError::system("the wait for events of the ranks");
         match &self.others {
-            Others::Nobody => wait(channels, Some(signals), until),
-            Others::Leader(leader) if leader.is_lost() => wait(channels, Some(signals), until),
-            Others::Team(team) => wait(channels.chain(team.awaited()), Some(signals), until),
-            Others::Leader(leader) => {
+            OtherAgents::Nobody => wait(channels, Some(signals), until),
+            OtherAgents::Leader(leader) if leader.is_lost() => wait(channels, Some(signals), until),
+            OtherAgents::Team(team) => wait(channels.chain(team.awaited()), Some(signals), until),
+            OtherAgents::Leader(leader) => {
                 wait(channels.chain([Some(leader.awaited())]), Some(signals), until)
             }
         }
@@ -278,60 +284,65 @@ impl Supervisor<'_, '_> {
     fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
         let channels = self.ranks.channels().len();
         let Some(link) = index.checked_sub(channels) else {
-            let Self { ranks, others, books, .. } = self;
-            return ranks.listen(index, &mut |news| enter(news, others, books));
+            let Self { ranks, others, run_state, .. } = self;
+            return ranks.listen(index, &mut |report| enter(report, others, run_state));
         };
         self.hear_agent(link)
     }
 
     fn hear_agent(&mut self, link: usize) -> Result<(), LaunchError> {
-        let Self { ranks, others, books, survivors, end, .. } = self;
+        let Self { ranks, others, run_state, survivors, end, .. } = self;
         match others {
-            Others::Nobody => Ok(()),
-            Others::Team(team) => {
-                team.hear(link, &mut |heard| note(heard, books, survivors, end))?;
-                team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))
+            OtherAgents::Nobody => Ok(()),
+            OtherAgents::Team(team) => {
+                team.hear(link, &mut |heard| note(heard, run_state, survivors, end))?;
+                team.take_rank_messages()
+                    .iter()
+                    .try_for_each(|rank_message| ranks.deliver(rank_message))
             }
-            Others::Leader(leader) => {
+            OtherAgents::Leader(leader) => {
                 leader.hear().into_iter().try_for_each(|command| self.obey(command))
             }
         }
     }
 
     /// Executes a command of the leader.
-    fn obey(&mut self, command: Command) -> Result<(), LaunchError> {
+    fn obey(&mut self, command: LeaderCommand) -> Result<(), LaunchError> {
         match command {
-            Command::Deliver(letter) => self.ranks.deliver(&letter),
-            Command::Look => {
+            LeaderCommand::Deliver(rank_message) => self.ranks.deliver(&rank_message),
+            LeaderCommand::Look => {
                 self.look_at_silence()?;
-                if let Others::Leader(leader) = &mut self.others {
+                if let OtherAgents::Leader(leader) = &mut self.others {
                     leader.tell_looked();
                 }
                 Ok(())
             }
-            Command::End(why) => {
-                self.end = Some(Reason::Recorded(why));
+            LeaderCommand::End(why) => {
+                self.end = Some(EndReason::Recorded(why));
                 Ok(())
             }
-            Command::Lost(why) => self.lose_leader(why),
+            LeaderCommand::Lost(why) => self.lose_leader(why),
         }
     }
 
     /// Sends heartbeats to other agents, and finds agents that have stopped sending them. Returns the time of the
     /// next heartbeat, or `None` without other agents.
     fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
-        let Self { ranks, others, books, survivors, end, silence, .. } = self;
+        let Self { ranks, others, run_state, survivors, end, silence, .. } = self;
         match others {
-            Others::Nobody => Ok(None),
-            Others::Team(team) => {
-                let next = team.beat(*silence, &mut |heard| note(heard, books, survivors, end))?;
-                team.take_letters().iter().try_for_each(|letter| ranks.deliver(letter))?;
+            OtherAgents::Nobody => Ok(None),
+            OtherAgents::Team(team) => {
+                let next =
+                    team.beat(*silence, &mut |heard| note(heard, run_state, survivors, end))?;
+                team.take_rank_messages()
+                    .iter()
+                    .try_for_each(|rank_message| ranks.deliver(rank_message))?;
                 Ok(Some(next))
             }
-            Others::Leader(leader) if leader.is_lost() => Ok(None),
-            Others::Leader(leader) => {
+            OtherAgents::Leader(leader) if leader.is_lost() => Ok(None),
+            OtherAgents::Leader(leader) => {
                 if leader.beat_is_due() {
-                    let running = books.running();
+                    let running = run_state.running();
                     leader.beat(ranks.starved(&running));
                 }
                 let next = leader.next_beat();
@@ -346,11 +357,11 @@ impl Supervisor<'_, '_> {
     /// Records that the leader is lost. The ranks of other agents count as lost once the ranks of this process have
     /// ended.
     fn lose_leader(&mut self, why: AgentLoss) -> Result<(), LaunchError> {
-        let Others::Leader(leader) = &mut self.others else { return Ok(()) };
+        let OtherAgents::Leader(leader) = &mut self.others else { return Ok(()) };
         leader.give_up();
         let machine = leader.machine();
-        self.end = Some(Reason::Recorded(Why::Over));
-        self.books.record(Event::AgentLost { agent: 0, machine, why })
+        self.end = Some(EndReason::Recorded(StopReason::Over));
+        self.run_state.record(Event::AgentLost { agent: 0, machine, why })
     }
 
     /// Records that the user has interrupted the run, and reports it to the leader.
@@ -359,20 +370,20 @@ impl Supervisor<'_, '_> {
             // The trace is complete already, so the interrupt is not recorded.
             return Ok(());
         }
-        if let Others::Leader(leader) = &mut self.others {
+        if let OtherAgents::Leader(leader) = &mut self.others {
             leader.tell_interrupted();
         }
-        self.books.record(Event::Interrupted)
+        self.run_state.record(Event::Interrupted)
     }
 
     /// Returns true if a rank in `silent`, or a rank that has finished and not ended, had no core. The rank then gets
     /// more time.
     fn starved(&mut self, silent: &[usize]) -> bool {
-        let mut awaited = self.books.leaving();
+        let mut awaited = self.run_state.leaving();
         awaited.extend(silent);
         let mut starved = false;
         for (rank, by) in self.ranks.starved(&awaited) {
-            starved |= self.books.watchdog.starved(rank, by);
+            starved |= self.run_state.watchdog.starved(rank, by);
         }
         starved
     }
@@ -381,48 +392,50 @@ impl Supervisor<'_, '_> {
     /// extended.
     fn grace_starved(&mut self) -> bool {
         let by = self.ranks.left_starved();
-        by.is_some_and(|by| self.books.watchdog.grace_starved(by))
+        by.is_some_and(|by| self.run_state.watchdog.grace_starved(by))
     }
 
     /// Ends all remaining processes, and records the outcome of each rank exactly once.
-    fn end(&mut self, run_dir: &Path, why: Why) -> Result<Ended, LaunchError> {
+    fn end(&mut self, run_dir: &Path, why: StopReason) -> Result<Survivors, LaunchError> {
         let deadline = match &mut self.others {
-            Others::Team(team) => Some(team.end(why)),
-            Others::Nobody | Others::Leader(_) => None,
+            OtherAgents::Team(team) => Some(team.end(why)),
+            OtherAgents::Nobody | OtherAgents::Leader(_) => None,
         };
-        let Self { ranks, others, books, .. } = self;
-        let own = ranks.end(why, &mut |news| enter(news, others, books))?;
-        let standings = books.standings();
-        ranks.tell_last_words(why, &standings, &mut |news| enter(news, others, books))?;
-        if let Others::Leader(leader) = &mut self.others {
+        let Self { ranks, others, run_state, .. } = self;
+        let own = ranks.end(why, &mut |report| enter(report, others, run_state))?;
+        let final_states = run_state.final_states();
+        ranks.report_stderr(why, &final_states, &mut |report| enter(report, others, run_state))?;
+        if let OtherAgents::Leader(leader) = &mut self.others {
             leader.tell_done(&own);
             // The ranks of this process have ended by now.
-            let foreign = if leader.is_lost() { self.books.running() } else { Vec::new() };
-            foreign.into_iter().try_for_each(|rank| self.books.lose(rank))?;
+            let foreign = if leader.is_lost() { self.run_state.running() } else { Vec::new() };
+            foreign.into_iter().try_for_each(|rank| self.run_state.lose(rank))?;
         }
         self.survivors.extend(own);
         if let Some(deadline) = deadline {
             self.take_leave(deadline)?;
         }
-        if !matches!(self.others, Others::Leader(_)) {
-            let Self { ranks, others, books, .. } = self;
-            let standings = books.standings();
-            ranks.tell_of_unheard(why, &standings, &mut |news| enter(news, others, books))?;
+        if !matches!(self.others, OtherAgents::Leader(_)) {
+            let Self { ranks, others, run_state, .. } = self;
+            let final_states = run_state.final_states();
+            ranks.report_unheard(why, &final_states, &mut |report| {
+                enter(report, others, run_state)
+            })?;
         }
-        self.books.flush()?;
-        self.books.keep_secrets_out_of_logs(run_dir)?;
-        if let Some(Reason::Failed { machine, message }) = self.end.take() {
+        self.run_state.flush()?;
+        self.run_state.keep_secrets_out_of_logs(run_dir)?;
+        if let Some(EndReason::Failed { machine, message }) = self.end.take() {
             return Err(LaunchError::Agent { machine, message });
         }
-        Ok(Ended { survivors: std::mem::take(&mut self.survivors) })
+        Ok(Survivors { pids: std::mem::take(&mut self.survivors) })
     }
 
     /// Receives the remaining messages of all agents, until `deadline`.
     fn take_leave(&mut self, deadline: Instant) -> Result<(), LaunchError> {
         self.hear_all(deadline, Team::is_done)?;
-        let Self { others, books, survivors, end, .. } = self;
-        let Others::Team(team) = others else { return Ok(()) };
-        team.give_up(&mut |heard| note(heard, books, survivors, end))
+        let Self { others, run_state, survivors, end, .. } = self;
+        let OtherAgents::Team(team) = others else { return Ok(()) };
+        team.give_up(&mut |heard| note(heard, run_state, survivors, end))
     }
 
     /// Receives messages of the agents that this process leads, until `is_enough` returns true or until `deadline`.
@@ -431,20 +444,20 @@ impl Supervisor<'_, '_> {
         deadline: Instant,
         is_enough: fn(&Team) -> bool,
     ) -> Result<(), LaunchError> {
-        let Self { others, books, survivors, end, silence, .. } = self;
-        let Others::Team(team) = others else { return Ok(()) };
-        let mut to = |heard: Heard<'_>| note(heard, books, survivors, end);
+        let Self { others, run_state, survivors, end, silence, .. } = self;
+        let OtherAgents::Team(team) = others else { return Ok(()) };
+        let mut to = |heard: AgentNotice<'_>| note(heard, run_state, survivors, end);
         team.hear_until(is_enough, deadline, *silence, &mut to)
     }
 
     /// Ends all processes without recording how they ended.
     fn abandon(&mut self) {
         let deadline = match &mut self.others {
-            Others::Team(team) => Some(team.end(Why::Over)),
-            Others::Nobody | Others::Leader(_) => None,
+            OtherAgents::Team(team) => Some(team.end(StopReason::Over)),
+            OtherAgents::Nobody | OtherAgents::Leader(_) => None,
         };
         self.ranks.kill();
-        if let (Some(deadline), Others::Team(team)) = (deadline, &mut self.others) {
+        if let (Some(deadline), OtherAgents::Team(team)) = (deadline, &mut self.others) {
             // A connection that is closed before everything was read from it is reset, and the reason for the end
             // would be lost.
             let _ = team.hear_until(Team::is_done, deadline, self.silence, &mut |_| Ok(()));
@@ -454,53 +467,53 @@ impl Supervisor<'_, '_> {
 
 /// Records a report about a rank, and passes it on to the other agents where they need it.
 fn enter(
-    news: News<'_>,
-    others: &mut Others<'_>,
-    books: &mut Books<'_>,
+    report: RankReport<'_>,
+    others: &mut OtherAgents<'_>,
+    run_state: &mut RunState<'_>,
 ) -> Result<(), LaunchError> {
-    match (&mut *others, &news) {
-        (Others::Leader(leader), news) => leader.tell(news),
-        (Others::Team(team), News::Letter(letter)) => team.post(letter),
+    match (&mut *others, &report) {
+        (OtherAgents::Leader(leader), report) => leader.tell(report),
+        (OtherAgents::Team(team), RankReport::Message(rank_message)) => team.post(rank_message),
         _ => {}
     }
-    books.enter(news)
+    run_state.enter(report)
 }
 
 /// Handles a message of another agent.
 fn note(
-    heard: Heard<'_>,
-    books: &mut Books<'_>,
+    heard: AgentNotice<'_>,
+    run_state: &mut RunState<'_>,
     survivors: &mut Vec<u32>,
-    end: &mut Option<Reason>,
+    end: &mut Option<EndReason>,
 ) -> Result<(), LaunchError> {
     match heard {
-        Heard::News(news) => books.enter(news),
-        Heard::Starved(ranks) => {
+        AgentNotice::Report(report) => run_state.enter(report),
+        AgentNotice::Starved(ranks) => {
             for (rank, by) in ranks {
-                books.watchdog.starved(rank, by);
+                run_state.watchdog.starved(rank, by);
             }
             Ok(())
         }
-        Heard::Interrupted => {
-            end.get_or_insert(Reason::Recorded(Why::Interrupted));
-            books.record(Event::Interrupted)
+        AgentNotice::Interrupted => {
+            end.get_or_insert(EndReason::Recorded(StopReason::Interrupted));
+            run_state.record(Event::Interrupted)
         }
-        Heard::Failed { machine, message } => {
-            *end = Some(Reason::Failed { machine: machine.to_owned(), message });
+        AgentNotice::Failed { machine, message } => {
+            *end = Some(EndReason::Failed { machine: machine.to_owned(), message });
             Ok(())
         }
-        Heard::Done(left) => {
+        AgentNotice::Done(left) => {
             survivors.extend(left);
             Ok(())
         }
-        Heard::Lost { agent, ranks, why } => {
+        AgentNotice::Lost { agent, ranks, why } => {
             let machine = agent.machine.clone();
-            books.record(Event::AgentLost { agent: agent.index, machine, why })?;
+            run_state.record(Event::AgentLost { agent: agent.index, machine, why })?;
             if ranks.is_empty() {
                 // The agent has no ranks yet whose loss the watchdog would notice.
-                end.get_or_insert(Reason::Recorded(Why::Crashed));
+                end.get_or_insert(EndReason::Recorded(StopReason::Crashed));
             }
-            ranks.iter().try_for_each(|rank| books.lose(*rank))
+            ranks.iter().try_for_each(|rank| run_state.lose(*rank))
         }
     }
 }

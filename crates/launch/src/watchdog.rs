@@ -42,7 +42,7 @@ pub(super) struct Watchdog {
     crash_grace: Option<Duration>,
     linger_grace: Duration,
     started: Instant,
-    ranks: Vec<Rank>,
+    ranks: Vec<WatchedRank>,
     meetings: Meetings,
     /// For each line of meetings, the last meeting that all ranks had come to at the last check.
     by_all: Reached,
@@ -53,22 +53,22 @@ pub(super) struct Watchdog {
     grace_starved: Duration,
 }
 
-struct Rank {
-    state: State,
+struct WatchedRank {
+    state: RankActivity,
     /// The time of the last event or state change of the rank.
     last: Instant,
     /// The time without a core since `last`.
     starved: Duration,
 }
 
-impl Rank {
+impl WatchedRank {
     fn new(now: Instant) -> Self {
-        Self { state: State::Running, last: now, starved: Duration::ZERO }
+        Self { state: RankActivity::Running, last: now, starved: Duration::ZERO }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RankActivity {
     Running,
     Finished,
     Ended,
@@ -76,7 +76,7 @@ enum State {
 
 /// The decision of the watchdog.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum WatchdogDecision {
     /// The supervisor has nothing to do before this time, unless an event arrives.
     WaitUntil(Instant),
     /// The run is to be ended, because ranks are silent.
@@ -110,7 +110,7 @@ impl Watchdog {
             crash_grace: Some(CRASH_GRACE.min(timeout)),
             linger_grace: LINGER_GRACE,
             started: now,
-            ranks: (0..ranks).map(|_| Rank::new(now)).collect(),
+            ranks: (0..ranks).map(|_| WatchedRank::new(now)).collect(),
             meetings: Meetings::new(ranks),
             by_all: Reached::default(),
             since: [now; 2],
@@ -128,7 +128,7 @@ impl Watchdog {
     /// Watches at least `ranks` ranks; the time of added ranks starts at `now`.
     pub(super) fn grow(&mut self, ranks: usize, now: Instant) {
         while self.ranks.len() < ranks {
-            self.ranks.push(Rank::new(now));
+            self.ranks.push(WatchedRank::new(now));
         }
         self.meetings.grow(ranks);
     }
@@ -141,7 +141,7 @@ impl Watchdog {
     /// Notes that the process of a rank exists. The rank's time starts.
     pub(super) fn spawned(&mut self, rank: usize, now: Instant) {
         let state = self.ranks[rank].state;
-        if state == State::Running {
+        if state == RankActivity::Running {
             self.enters(rank, state, now);
         }
     }
@@ -149,23 +149,24 @@ impl Watchdog {
     /// Notes an event of a rank.
     pub(super) fn heard(&mut self, rank: usize, event: &Event, now: Instant) {
         self.meetings.see(rank, event);
-        let state = if *event == Event::Finished { State::Finished } else { State::Running };
+        let state =
+            if *event == Event::Finished { RankActivity::Finished } else { RankActivity::Running };
         self.enters(rank, state, now);
     }
 
     /// Notes that the process of a rank has ended, with or without success. A rank that ends without having finished
     /// has crashed, even if its process ended with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
-        let finished = self.ranks[rank].state == State::Finished;
-        self.enters(rank, State::Ended, now);
+        let finished = self.ranks[rank].state == RankActivity::Finished;
+        self.enters(rank, RankActivity::Ended, now);
         if !(success && finished) {
             self.crashed.get_or_insert(now);
         }
     }
 
-    fn enters(&mut self, rank: usize, state: State, now: Instant) {
-        self.ranks[rank] = Rank { state, last: now, starved: Duration::ZERO };
-        if state != State::Running {
+    fn enters(&mut self, rank: usize, state: RankActivity, now: Instant) {
+        self.ranks[rank] = WatchedRank { state, last: now, starved: Duration::ZERO };
+        if state != RankActivity::Running {
             self.meetings.leave(rank);
         }
     }
@@ -183,16 +184,16 @@ impl Watchdog {
     }
 
     /// Returns the decision at the time `now`.
-    pub(super) fn verdict(&mut self, now: Instant) -> Verdict {
+    pub(super) fn verdict(&mut self, now: Instant) -> WatchdogDecision {
         self.look_at_meetings(now);
         let grace = |start: Instant, grace: Duration| {
             let end = start + grace + self.grace_starved;
-            if now < end { Verdict::WaitUntil(end) } else { Verdict::GraceOver }
+            if now < end { WatchdogDecision::WaitUntil(end) } else { WatchdogDecision::GraceOver }
         };
         if self.ranks.is_empty() {
             let late = self.started + self.timeout;
-            let nobody = Verdict::Silent(Silence::default());
-            return if now < late { Verdict::WaitUntil(late) } else { nobody };
+            let nobody = WatchdogDecision::Silent(Silence::default());
+            return if now < late { WatchdogDecision::WaitUntil(late) } else { nobody };
         }
         if let (Some(crashed), Some(crash_grace)) = (self.crashed, self.crash_grace) {
             return grace(crashed, crash_grace);
@@ -209,25 +210,25 @@ impl Watchdog {
                 return grace(settled, self.linger_grace);
             };
             if now < all_late {
-                return Verdict::WaitUntil(all_late);
+                return WatchdogDecision::WaitUntil(all_late);
             }
-            return Verdict::Silent(Silence {
+            return WatchdogDecision::Silent(Silence {
                 silent: running.iter().map(|rank| rank.rank).collect(),
                 waiting: running.iter().filter_map(|rank| rank.waits).collect(),
             });
         };
         if now < first {
-            return Verdict::WaitUntil(first);
+            return WatchdogDecision::WaitUntil(first);
         }
         // A rank that has finished is about to end, and must not be cut off by the end of the others.
-        let leaving = self.ranks.iter().filter(|rank| rank.state == State::Finished);
+        let leaving = self.ranks.iter().filter(|rank| rank.state == RankActivity::Finished);
         let left = leaving.map(|rank| rank.last + rank.starved + self.linger_grace).max();
         let decision = last.min(first + self.timeout * TALKERS).max(left.unwrap_or(first));
         if now < decision {
-            return Verdict::WaitUntil(decision);
+            return WatchdogDecision::WaitUntil(decision);
         }
         let late = |rank: &&Running| rank.waits.is_none() && now >= rank.due;
-        Verdict::Silent(Silence {
+        WatchdogDecision::Silent(Silence {
             silent: running.iter().filter(late).map(|rank| rank.rank).collect(),
             waiting: running.iter().filter_map(|rank| rank.waits).collect(),
         })
@@ -245,7 +246,8 @@ impl Watchdog {
     }
 
     fn running(&self) -> Vec<Running> {
-        let running = self.ranks.iter().enumerate().filter(|(_, it)| it.state == State::Running);
+        let running =
+            self.ranks.iter().enumerate().filter(|(_, it)| it.state == RankActivity::Running);
         running
             .map(|(rank, it)| {
                 let meeting = self.meetings.waits(rank, &self.by_all);

@@ -13,22 +13,22 @@ use zprobe_model::spec::{Dataflow, Plan, RunSpec};
 use crate::collective::Collectives;
 use crate::engine::Engine;
 use crate::engine::accumulator::Accumulator;
-use crate::engine::clip::Limit;
+use crate::engine::clip::MaxNorm;
 use crate::engine::context::Context;
 use crate::engine::flow::GradientFlow;
-use crate::engine::groups::Groups;
+use crate::engine::groups::EngineGroups;
 use crate::engine::hooks::{Hook, Hooks};
 use crate::engine::inner::ParameterGroups;
 use crate::engine::ipg::IpgBuckets;
-use crate::engine::optimizer::{Parts, ShardedOptimizer, master_weights};
+use crate::engine::optimizer::{ShardedOptimizer, StepParts, master_weights};
 use crate::engine::parameters::Parameters;
 use crate::engine::partitioning::Partitioning;
 use crate::engine::reduction::Reducer;
 use crate::engine::scaler::LossScaler;
-use crate::engine::settings::Settings;
+use crate::engine::settings::NativeSettings;
 use crate::faults::{self, Injected};
 use crate::model;
-use crate::recorder::Recorder;
+use crate::recorder::EventRecorder;
 
 /// Builds the engine of `rank`, which computes on `device` and communicates through `ranks`.
 pub fn engine(
@@ -36,13 +36,13 @@ pub fn engine(
     rank: usize,
     device: Device,
     ranks: Rc<dyn Collectives>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<EventRecorder>,
 ) -> Result<Engine> {
     let fault = faults::of(&spec, rank);
     let plan = Plan::new(&spec);
     let partitioning = Partitioning::new(&spec, &plan);
-    let settings = faults::settings(fault, Settings::new(&spec, rank));
-    let groups = faults::groups(fault, &spec, rank, Groups::new(ranks, &partitioning));
+    let settings = faults::settings(fault, NativeSettings::new(&spec, rank));
+    let groups = faults::groups(fault, &spec, rank, EngineGroups::new(ranks, &partitioning));
     let context = Context { spec, plan, partitioning, settings, device, groups, recorder };
     let context = Rc::new(context);
     let model = model::build(&context.spec, &context.plan, rank, device)?;
@@ -55,9 +55,9 @@ pub fn engine(
     let parameters = Parameters::new(Rc::clone(&context), model.parameters())?;
     let master = master_weights(&context, parameters.own())?;
     let scaler = LossScaler::of(&context.spec);
-    let clip = Limit(context.spec.gradient_clipping);
+    let clip = MaxNorm(context.spec.gradient_clipping);
     let update = ParameterGroups::new(Rc::clone(&context), &master)?;
-    let parts = Parts {
+    let parts = StepParts {
         scaler: scaler.map(|scaler| faults::scaler(fault, scaler)),
         clip: faults::clip(fault, clip),
         update: faults::update(fault, update),

@@ -11,7 +11,7 @@ use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::contract;
 
 /// The instructions to a rank host.
-pub struct Environment {
+pub struct RankEnvironment {
     /// The identifier of the run.
     pub run: String,
     /// The specification of the run.
@@ -36,7 +36,7 @@ pub struct Environment {
     pub run_dir: PathBuf,
 }
 
-impl Environment {
+impl RankEnvironment {
     /// Reads the instructions from the environment. Takes ownership of the file descriptors, so call it only once.
     pub fn read() -> Result<Self> {
         let spec = serde_json::from_str(&variable(contract::SPEC)?).with_context(|| {

@@ -15,15 +15,15 @@ use zprobe_model::run_dir;
 use zprobe_model::trace::contract::LogOf;
 use zprobe_model::trace::{Event, Outcome};
 
-use crate::environment::Environment;
-use crate::recorder::Recorder;
+use crate::environment::RankEnvironment;
+use crate::recorder::EventRecorder;
 use crate::{exit_now, rank};
 
 /// Forks one child per event channel and waits for all children.
 ///
 /// The function returns only in the host; each child exits when its rank is done.
-pub fn fork_ranks(mut environment: Environment, host_channel: File) -> Result<()> {
-    let recorder = Recorder::new(environment.run.clone(), None, host_channel);
+pub fn fork_ranks(mut environment: RankEnvironment, host_channel: File) -> Result<()> {
+    let recorder = EventRecorder::new(environment.run.clone(), None, host_channel);
     let channels = std::mem::take(&mut environment.event_channels);
     let (host, first_rank) = (getpid(), environment.first_rank);
     let mut children: Vec<Pid> = Vec::new();

@@ -25,7 +25,7 @@ use anyhow::{Error, Result};
 use zprobe_model::spec::Device;
 use zprobe_model::trace::contract::GPUS;
 
-use crate::environment::Environment;
+use crate::environment::RankEnvironment;
 
 /// The exit code if the program was started wrongly, so that nothing ran.
 const USAGE: i32 = 2;
@@ -46,7 +46,7 @@ fn run() -> Result<()> {
         return Ok(());
     }
     pool::wait_for_run()?;
-    let mut environment = Environment::read()?;
+    let mut environment = RankEnvironment::read()?;
     if environment.spec.device == Device::Cuda {
         cuda::load()?;
     }

@@ -27,7 +27,7 @@ use crate::{complain, exit_now};
 const ADOPTION_POLL: Duration = Duration::from_micros(50);
 
 /// The launcher's message with the variables and file descriptors of a run.
-struct Message {
+struct PoolMessage {
     variables: Vec<(OsString, OsString)>,
     /// The file descriptors, in this order: answer, standard output, standard error, store, host channel, and one event
     /// channel per rank.
@@ -62,7 +62,7 @@ pub fn wait_for_run() -> Result<()> {
 }
 
 /// Receives the next message; `None` if the launcher has closed the socket.
-fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
+fn receive(socket: &OwnedFd) -> Result<Option<PoolMessage>> {
     let mut text = vec![0; MESSAGE_LIMIT];
     let mut beside = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
     let (length, whole, descriptors) = loop {
@@ -82,7 +82,7 @@ fn receive(socket: &OwnedFd) -> Result<Option<Message>> {
     }
     ensure!(whole, "the run message is incomplete");
     let variables = decode(&text[..length]).context("malformed run message")?;
-    Ok(Some(Message { variables, descriptors }))
+    Ok(Some(PoolMessage { variables, descriptors }))
 }
 
 /// Takes ownership of the file descriptors in a message.
@@ -119,7 +119,7 @@ fn fork_twice() -> Result<Option<Pid>> {
 }
 
 /// Turns this process into the host that the launcher would have started for the run.
-fn become_host(launcher: Pid, go_between: Pid, message: Message) -> Result<()> {
+fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<()> {
     let mut descriptors = message.descriptors.into_iter();
     let mut next = || descriptors.next().context("the run message lacks file descriptors");
     let answer = next()?;

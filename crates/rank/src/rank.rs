@@ -8,16 +8,16 @@ use anyhow::{Context as _, Error, Result};
 use zprobe_model::trace::{Event, contract};
 
 use crate::collective::{Collectives, Communicator, Rendezvous};
-use crate::environment::Environment;
-use crate::recorder::Recorder;
+use crate::environment::RankEnvironment;
+use crate::recorder::EventRecorder;
 use crate::{assembly, complain, cuda, shim};
 
 /// Runs `rank` and returns the exit code of its process.
-pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32 {
+pub fn main(rank: usize, channel: Option<File>, environment: RankEnvironment) -> i32 {
     let Some(channel) = channel else {
         return complain(&Error::msg(format!("rank {rank} was given no event channel")));
     };
-    let recorder = Rc::new(Recorder::new(environment.run.clone(), Some(rank), channel));
+    let recorder = Rc::new(EventRecorder::new(environment.run.clone(), Some(rank), channel));
     match run(rank, &recorder, environment) {
         Ok(()) => 0,
         Err(err) => {
@@ -29,7 +29,7 @@ pub fn main(rank: usize, channel: Option<File>, environment: Environment) -> i32
     }
 }
 
-fn run(rank: usize, recorder: &Rc<Recorder>, environment: Environment) -> Result<()> {
+fn run(rank: usize, recorder: &Rc<EventRecorder>, environment: RankEnvironment) -> Result<()> {
     let spec = environment.spec;
     // Each rank has one thread, because the ranks share the machine, and because sums must not depend on a thread
     // count.

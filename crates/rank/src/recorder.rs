@@ -14,7 +14,7 @@ use crate::dtype::dtype_of;
 use crate::sampler::Sampler;
 
 /// The writer of the records of one rank, or of the rank host.
-pub struct Recorder {
+pub struct EventRecorder {
     run: String,
     rank: Option<usize>,
     next: Cell<u64>,
@@ -25,7 +25,7 @@ pub struct Recorder {
 }
 
 /// The flat tensors that make up a buffer, one after the other.
-pub struct Pieces {
+pub struct BufferPieces {
     /// The flat tensors, in the order of the buffer.
     pub tensors: Vec<Tensor>,
     /// The element type in which the tensors are recorded.
@@ -34,7 +34,7 @@ pub struct Pieces {
     pub scale: f64,
 }
 
-impl Pieces {
+impl BufferPieces {
     /// A buffer of a single flat tensor, recorded as it is.
     pub fn whole(tensor: &Tensor) -> Self {
         Self { tensors: vec![tensor.detach()], kind: tensor.kind(), scale: 1.0 }
@@ -50,7 +50,7 @@ impl Pieces {
 
 /// The place in the run at which a buffer was read.
 #[derive(Clone, Copy)]
-pub struct At {
+pub struct BufferPlace {
     /// The optimizer step, from 0; `None` before the first step.
     pub step: Option<usize>,
     /// The microbatch within the step, from 0; `None` outside of the accumulation.
@@ -61,7 +61,7 @@ pub struct At {
     pub layout: LayoutName,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// A recorder that writes to `channel`; `rank` is `None` for the rank host.
     pub fn new(run: String, rank: Option<usize>, channel: File) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Recorder {
     }
 
     /// True if a buffer is recorded at this point, step and microbatch.
-    fn wants_at(&self, at: &At) -> bool {
+    fn wants_at(&self, at: &BufferPlace) -> bool {
         let records = |spec: &RunSpec| {
             at.step.is_none_or(|step| spec.records_point(at.point, step, at.microbatch))
         };
@@ -128,7 +128,7 @@ impl Recorder {
     }
 
     /// Records a buffer or its samples bit for bit, and keeps the digest for the exchange with the other ranks.
-    pub fn buffer(&self, at: At, pieces: &Pieces) -> Result<()> {
+    pub fn buffer(&self, at: BufferPlace, pieces: &BufferPieces) -> Result<()> {
         if !self.wants_at(&at) {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Recorder {
             payload = payload.without_content();
         }
         self.digests.borrow_mut().push(payload.digest.clone());
-        let At { step, microbatch, point, layout } = at;
+        let BufferPlace { step, microbatch, point, layout } = at;
         self.emit(Event::Buffer { step, microbatch, point, layout, payload })
     }
 

@@ -24,11 +24,11 @@ const CHUNK: i64 = 1 << 18;
 
 /// The samples of each layout of one rank.
 pub struct Sampler {
-    layouts: BTreeMap<LayoutName, Samples>,
+    layouts: BTreeMap<LayoutName, LayoutSamples>,
 }
 
 /// The recorded elements of a layout's buffers.
-pub struct Samples {
+pub struct LayoutSamples {
     /// The parts of parameters that are recorded, in the order of the buffer.
     pub segments: Vec<Segment>,
     /// The positions of these parts in the buffer.
@@ -47,7 +47,7 @@ impl Sampler {
         if !spec.recording.sampled {
             return None;
         }
-        let windows = Windows { size: Plan::code(spec).length(), seed: spec.seed };
+        let windows = WindowChoice { size: Plan::code(spec).length(), seed: spec.seed };
         let ranks = (0..spec.world_size).map(|rank| partitioning.layout(rank));
         let ends = ends(&ranks.collect::<Vec<_>>());
         let full = cut(plan.segments(), &ends);
@@ -59,7 +59,7 @@ impl Sampler {
     }
 
     /// The samples of each layout.
-    pub fn layouts(&self) -> impl Iterator<Item = (LayoutName, &Samples)> {
+    pub fn layouts(&self) -> impl Iterator<Item = (LayoutName, &LayoutSamples)> {
         self.layouts.iter().map(|(&layout, samples)| (layout, samples))
     }
 
@@ -93,14 +93,14 @@ impl Sampler {
 }
 
 /// The parameters of the choice of windows: code length and seed.
-struct Windows {
+struct WindowChoice {
     size: usize,
     seed: u64,
 }
 
-impl Windows {
-    fn choose(&self, segments: &[Segment]) -> Samples {
-        let mut samples = Samples { segments: Vec::new(), places: Vec::new() };
+impl WindowChoice {
+    fn choose(&self, segments: &[Segment]) -> LayoutSamples {
+        let mut samples = LayoutSamples { segments: Vec::new(), places: Vec::new() };
         let mut start = 0;
         for &segment in segments {
             if let Some(param) = segment.param {

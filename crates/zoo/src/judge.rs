@@ -1,6 +1,6 @@
 //! Compares the result of a run with the expected result.
 
-use super::{Expectation, Release, Row};
+use super::{Expectation, Release, ZooRow};
 use zprobe_report::{Report, Verdict};
 
 /// The result of a run, compared with the expected result.
@@ -12,7 +12,7 @@ pub struct Judgement {
     pub ok: bool,
 }
 
-impl Row {
+impl ZooRow {
     /// Compares a report with the expectation for one of the releases. If the release has the bug, the finding must
     /// also be recognised as this known bug.
     pub fn judge(&self, release: &Release, report: &Report) -> Judgement {

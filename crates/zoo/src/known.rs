@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::judge::words;
-use super::{Expectation, Row, registry};
+use super::{Expectation, ZooRow, registry};
 use zprobe_model::spec::{Dtype, Offload};
 use zprobe_report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
@@ -27,13 +27,13 @@ const TOLD: [(&str, &str); 3] = [
 /// The value of a field that the engine of a script has not reported.
 const NOT_TOLD: &str = "not told";
 
-/// The text in [`Known::when`] for a value that is left to the engine.
+/// The text in [`BugConditions::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
 
 /// The conditions that a run must meet for one of its findings to be this bug.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct BugConditions {
     /// The versions that have the bug, by package; all packages must fit. An empty specifier means every version.
     pub affected: BTreeMap<String, VersionSpecifiers>,
     /// The first release without the bug; `None` if all releases have the bug.
@@ -68,7 +68,7 @@ pub fn name_known_bugs(report: &mut Report) {
         return;
     }
     let Some(spec) = specification(report) else { return };
-    let named: Vec<Vec<&Row>> = report
+    let named: Vec<Vec<&ZooRow>> = report
         .findings
         .iter()
         .map(|finding| {
@@ -78,7 +78,7 @@ pub fn name_known_bugs(report: &mut Report) {
         .collect();
     for (finding, rows) in report.findings.iter_mut().zip(named) {
         finding.known = rows.iter().filter_map(|row| row.known_bug()).collect();
-        let cpu_only = |row: &&Row| row.known.as_ref().is_some_and(|known| known.cpu_only);
+        let cpu_only = |row: &&ZooRow| row.known.as_ref().is_some_and(|known| known.cpu_only);
         if let (Some(row), true) = (rows.first(), rows.iter().all(cpu_only)) {
             finding.limit.get_or_insert_with(|| row.title.clone());
         }
@@ -112,7 +112,7 @@ fn told_value(field: &str, text: &str) -> Value {
     name.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_TOLD))
 }
 
-impl Row {
+impl ZooRow {
     /// Returns true if a finding is the bug of this row.
     fn is_known_in(&self, report: &Report, spec: &Value, finding: &Finding) -> bool {
         let Some(known) = self.known.as_ref().filter(|known| known.fits(report, spec)) else {
@@ -149,7 +149,7 @@ impl Row {
     }
 }
 
-impl Known {
+impl BugConditions {
     /// Returns true if the versions, the optimizer and the settings of a run are those that the bug needs.
     fn fits(&self, report: &Report, spec: &Value) -> bool {
         let is_affected = |(package, versions): (&String, &VersionSpecifiers)| {

@@ -2,7 +2,7 @@
 //! the result that a run must have on each release: `zprobe run` for an engine, `zprobe exec` with a script for a
 //! trainer.
 //!
-//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`Row::parse`] reads the file, [`Expectation::judge`]
+//! A bug is a file in `probes/zoo` and a row in [`registry`]. [`ZooRow::parse`] reads the file, [`Expectation::judge`]
 //! compares a run's [`Report`](zprobe_report::Report) with the expected result, and [`name_known_bugs`] recognises
 //! the bugs of the zoo in any run.
 
@@ -19,14 +19,14 @@ use zprobe_model::spec::Engine;
 use zprobe_report::RuleCode;
 
 pub use judge::{Judgement, got};
-pub use known::{Known, TRAINERS, name_known_bugs};
+pub use known::{BugConditions, TRAINERS, name_known_bugs};
 pub use packages::Packages;
 pub use read::ReadError;
-pub use script::Script;
+pub use script::BugScript;
 
 /// A row of the zoo: a bug, or something else that is worth trying on several releases.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ZooRow {
     /// The name of the row, which is also the name of its file.
     pub name: String,
     /// The bug in a few words.
@@ -44,10 +44,10 @@ pub struct Row {
     /// The arguments of `zprobe run`, word by word; empty for a row with a script.
     pub run: Vec<String>,
     /// The script that shows the bug; `None` if the bug is in an engine.
-    pub script: Option<Script>,
+    pub script: Option<BugScript>,
     /// The conditions that a run must meet for one of its findings to be this bug; `None` if the row has no
     /// conditions.
-    pub known: Option<Known>,
+    pub known: Option<BugConditions>,
     /// The releases on which the row is tried.
     pub releases: Vec<Release>,
 }
@@ -79,14 +79,14 @@ pub enum Expectation {
     },
 }
 
-impl Row {
+impl ZooRow {
     /// The arguments of `zprobe run` for one of the releases, without `--python` and `--out`.
     pub fn arguments<'a>(&'a self, release: &'a Release) -> impl Iterator<Item = &'a str> {
         self.run.iter().chain(&release.extra).map(String::as_str)
     }
 }
 
-impl Row {
+impl ZooRow {
     /// The bug in words, as Markdown: what goes wrong, on which releases, why, and what to do.
     pub fn explain(&self) -> String {
         let releases = self.releases.iter().map(|release| {

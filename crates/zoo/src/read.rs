@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Expectation, Known, Release, Row, Script};
+use super::{BugConditions, BugScript, Expectation, Release, ZooRow};
 use crate::Packages;
 use zprobe_model::document::{Complaint, Document};
 use zprobe_model::spec::Engine;
@@ -29,7 +29,7 @@ pub enum ReadError {
 /// The content of a row's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct RowFile {
     name: String,
     title: String,
     links: Vec<String>,
@@ -39,8 +39,8 @@ struct File {
     cause: String,
     workaround: String,
     run: Option<String>,
-    script: Option<Script>,
-    known: Option<Known>,
+    script: Option<BugScript>,
+    known: Option<BugConditions>,
     release: Vec<FileRelease>,
 }
 
@@ -60,14 +60,14 @@ struct FileRelease {
     finding: Option<String>,
 }
 
-impl Row {
+impl ZooRow {
     /// Reads a row; `file` is its path, for messages and for the name that it must have.
     ///
     /// # Errors
     /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
     pub fn parse(file: &str, text: &str) -> Result<Self, ReadError> {
         let document = Document { file: file.to_owned(), text: text.to_owned() };
-        let raw: File = document.read()?;
+        let raw: RowFile = document.read()?;
         raw.check(file).map_err(|(key, problem)| ReadError::Value {
             file: file.to_owned(),
             key,
@@ -77,10 +77,10 @@ impl Row {
 }
 
 /// A key, and the problem with its value.
-type Wrong = (String, String);
+type WrongValue = (String, String);
 
-impl File {
-    fn check(self, file: &str) -> Result<Row, Wrong> {
+impl RowFile {
+    fn check(self, file: &str) -> Result<ZooRow, WrongValue> {
         let wrong = |key: &str, problem: String| Err((key.to_owned(), problem));
         let stem = file.rsplit('/').next().and_then(|name| name.strip_suffix(".toml"));
         if stem != Some(self.name.as_str()) {
@@ -120,7 +120,7 @@ impl File {
         let releases = self.release.into_iter().enumerate().map(|(at, release)| {
             release.check().map_err(|(key, problem)| (format!("release[{at}].{key}"), problem))
         });
-        Ok(Row {
+        Ok(ZooRow {
             releases: releases.collect::<Result<_, _>>()?,
             name: self.name,
             title: self.title,
@@ -137,7 +137,7 @@ impl File {
 }
 
 /// The engine of a row, and its arguments of `zprobe run`.
-fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), Wrong> {
+fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), WrongValue> {
     let Some(known) = Engine::CHOICES.iter().find(|known| known.name() == engine) else {
         let known: Vec<&str> = Engine::CHOICES.iter().map(|engine| engine.name()).collect();
         let known = known.join(", ");
@@ -152,7 +152,7 @@ fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), Wrong> {
 }
 
 impl FileRelease {
-    fn check(self) -> Result<Release, Wrong> {
+    fn check(self) -> Result<Release, WrongValue> {
         let expect = Expectation::parse(&self.expect, self.message, self.finding)
             .map_err(|(key, problem)| (key.to_owned(), problem.to_owned()))?;
         Ok(Release { packages: self.packages, extra: split("extra", &self.extra)?, expect })
@@ -189,7 +189,7 @@ impl Expectation {
 }
 
 /// Splits a text into words as a shell does.
-fn split(key: &str, text: &str) -> Result<Vec<String>, Wrong> {
+fn split(key: &str, text: &str) -> Result<Vec<String>, WrongValue> {
     let words = shlex::split(text);
     words.ok_or_else(|| (key.to_owned(), "has a quote that is not closed".to_owned()))
 }
@@ -225,12 +225,12 @@ mod tests {
 
     fn complaint(from: &str, to: &str) -> String {
         assert!(ROW.contains(from), "{from}");
-        Row::parse("zoo/leak.toml", &ROW.replacen(from, to, 1)).unwrap_err().to_string()
+        ZooRow::parse("zoo/leak.toml", &ROW.replacen(from, to, 1)).unwrap_err().to_string()
     }
 
     #[test]
     fn a_row_says_what_to_run_where_and_what_to_expect() {
-        let row = Row::parse("zoo/leak.toml", ROW).unwrap();
+        let row = ZooRow::parse("zoo/leak.toml", ROW).unwrap();
         let words: Vec<&str> = row.arguments(&row.releases[1]).collect();
         assert_eq!(words, ["--engine", "deepspeed", "--stage", "1", "--immediate-grad-update"]);
         let expected: Vec<String> =
@@ -247,7 +247,7 @@ mod tests {
                       [[script.edit]]\nold = \"wrapped.no_sync()\"\nnew = \"None\"";
         let text =
             ROW.replace(engine, "").replace(run, script).replace("--immediate-grad-update", "");
-        let row = Row::parse("zoo/leak.toml", &text).unwrap();
+        let row = ZooRow::parse("zoo/leak.toml", &text).unwrap();
         assert_eq!(row.engine, Engine::Script);
         assert_eq!(
             row.command(),
@@ -256,7 +256,7 @@ mod tests {
         );
         let complaint = |from: &str, to: &str| {
             assert!(text.contains(from), "{from}");
-            Row::parse("zoo/leak.toml", &text.replacen(from, to, 1)).unwrap_err().to_string()
+            ZooRow::parse("zoo/leak.toml", &text.replacen(from, to, 1)).unwrap_err().to_string()
         };
         let complaints = [
             complaint("ddp.py", "horovod.py"),
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_release_goes_by_a_version_or_by_package_and_version() {
-        let row = Row::parse("zoo/leak.toml", ROW).unwrap();
+        let row = ZooRow::parse("zoo/leak.toml", ROW).unwrap();
         let matches = |text| row.releases[0].matches(text);
         assert!(matches("0.18.9") && matches("2.11.0") && matches("deepspeed==0.18.9"));
         assert!(!matches("0.18") && !matches("torch==0.18.9"));

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::Row;
+use super::ZooRow;
 
 /// Declares the rows by the names of their files.
 macro_rules! rows {
@@ -82,9 +82,9 @@ rows! {
 }
 
 /// All rows of the zoo.
-pub fn rows() -> &'static [Row] {
-    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-        let rows = FILES.iter().map(|(path, text)| Row::parse(path, text));
+pub fn rows() -> &'static [ZooRow] {
+    static ROWS: LazyLock<Vec<ZooRow>> = LazyLock::new(|| {
+        let rows = FILES.iter().map(|(path, text)| ZooRow::parse(path, text));
         rows.collect::<Result<_, _>>().expect("tests/it/zoo.rs reads every row")
     });
     &ROWS

@@ -31,7 +31,7 @@ scripts! {
 /// A script that shows a bug under `zprobe exec`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Script {
+pub struct BugScript {
     /// The name of the script in `examples/train`.
     pub file: String,
     /// The number of ranks that torchrun starts; `None` where the script starts its ranks itself, or is one process.
@@ -43,20 +43,20 @@ pub struct Script {
     pub options: String,
     /// The edits of the script, made in this order.
     #[serde(default)]
-    pub edit: Vec<Edit>,
+    pub edit: Vec<ScriptEdit>,
 }
 
 /// A replacement of text in a script.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Edit {
+pub struct ScriptEdit {
     /// The text to replace, which occurs in the script exactly once.
     pub old: String,
     /// The text that replaces `old`.
     pub new: String,
 }
 
-impl Script {
+impl BugScript {
     /// The text of the script after its edits.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Script {
         let text = FILES.iter().find(|(name, _)| *name == self.file).map(|(_, text)| *text);
         let mut text =
             text.ok_or_else(|| format!("`{}` is not one of {}", self.file, known()))?.to_owned();
-        for Edit { old, new } in &self.edit {
+        for ScriptEdit { old, new } in &self.edit {
             match text.matches(old.as_str()).count() {
                 1 => text = text.replacen(old.as_str(), new, 1),
                 count => return Err(format!("`{old}` occurs {count} times in {}", self.file)),

@@ -23,7 +23,7 @@ use zprobe_model::trace::Trace;
 use zprobe_report::document::Surroundings;
 use zprobe_report::render::{render, render_within};
 use zprobe_report::{Form, Report, RuleCode, Verdict};
-use zprobe_zoo::{Row, registry};
+use zprobe_zoo::{ZooRow, registry};
 
 fn traces() -> Vec<(String, PathBuf)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
@@ -235,7 +235,7 @@ fn the_first_screen_of_a_known_bug_has_its_fix_as_a_command() {
 
 #[test]
 fn every_known_bug_that_is_fixed_says_in_which_package() {
-    for bug in registry::rows().iter().filter_map(Row::known_bug) {
+    for bug in registry::rows().iter().filter_map(ZooRow::known_bug) {
         assert_eq!(bug.upgrade().is_some(), bug.fixed.is_some(), "{}", bug.name);
     }
 }

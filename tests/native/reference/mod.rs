@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use zprobe_launch::{Pool, Source};
+use zprobe_launch::{HostSource, Pool};
 use zprobe_model::spec::{Device, Dtype, Engine, Fault, Model, Plan, SpecRequest};
 use zprobe_model::trace::Trace;
 
@@ -105,7 +105,7 @@ fn native(table: &mut Table) {
     let specs = grid::native();
     let every = if full() { 1 } else { specs.len() / grid::EVERYDAY };
     for spec in specs.iter().step_by(every) {
-        table.add(&run(Source::Warm(&pool), spec));
+        table.add(&run(HostSource::Warm(&pool), spec));
     }
 }
 
@@ -132,7 +132,7 @@ fn every_engine_ends_where_a_single_process_does() {
                 .unwrap();
         let pool = Pool::start(&program, dir.path(), Duration::from_secs(600)).unwrap();
         for spec in grid::real(engine, full()) {
-            table.add(&run(Source::Warm(&pool), &spec));
+            table.add(&run(HostSource::Warm(&pool), &spec));
         }
     }
     println!("{table}");
@@ -155,7 +155,7 @@ fn a_reference_that_cannot_disagree_is_none() {
                     inject,
                     ..SpecRequest::default()
                 };
-                let trace = run(Source::Warm(&pool), &request.resolve().unwrap());
+                let trace = run(HostSource::Warm(&pool), &request.resolve().unwrap());
                 let (agreement, _) = compare(&trace);
                 assert_eq!(agreement.wrong > 0, wrong, "{model} {dtype} {inject:?} {agreement:?}");
             }

@@ -3,18 +3,18 @@
 mod axes;
 
 use super::source::arguments;
-use super::{Features, Project, Python, Repro, Room};
+use super::{EngineFacts, EngineScript, Project, PythonSource, ReleaseFeatures};
 use zprobe_model::spec::{CommHook, Compile, DelayedParameters, Point, RunSpec};
 
-pub(super) static ROOM: Room = Room {
+pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "DDP",
     project: Project::PyTorch,
-    python: Some(Python {
+    python: Some(PythonSource {
         package: None,
         trial: Some(include_str!("trial.py")),
         advice: "install another torch, or name another interpreter with --python",
         limit: None,
-        features: Some(Features { fact: "ddp_arguments", needed: arguments_of_ddp }),
+        features: Some(ReleaseFeatures { fact: "ddp_arguments", needed: arguments_of_ddp }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
@@ -46,7 +46,7 @@ fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
     if delays_parameters(spec) { vec![needed] } else { Vec::new() }
 }
 
-fn repro(spec: &RunSpec) -> Result<Repro, String> {
+fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     const WITH_STATE: &str = "the script supports no stateful communication hook; --comm-hook none may show the same bug";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
     if ddp.compile != Compile::None {
@@ -79,7 +79,7 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
     }
     let import = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n";
     let awaits = ddp.delayed_parameters == DelayedParameters::Awaited;
-    Ok(Repro {
+    Ok(EngineScript {
         text: include_str!("repro.py")
             .replace("#: import\n", if hook.is_some() { import } else { "" })
             .replace("    #: engine\n", &made),

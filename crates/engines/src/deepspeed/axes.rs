@@ -1,6 +1,6 @@
 //! The values of DeepSpeed's settings that are worth trying.
 
-use crate::axes::{Axes, Choice, choices, clipping, shapes_without};
+use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;
 
 /// The dtypes of the model, each with the dtypes in which its gradients can be accumulated, the model's own first.
@@ -108,11 +108,11 @@ pub(super) fn axes() -> Axes {
     }
 }
 
-fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<Choice> {
+fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<AxisChoice> {
     vec![
-        Choice::new(&format!("stage {stage}"), &format!("--stage {stage}")),
-        Choice::new(dtype, &format!("--dtype {dtype}")),
-        Choice::new(
+        AxisChoice::new(&format!("stage {stage}"), &format!("--stage {stage}")),
+        AxisChoice::new(dtype, &format!("--dtype {dtype}")),
+        AxisChoice::new(
             &format!("grad-accum {accumulation}"),
             &format!("--grad-accum-dtype {accumulation}"),
         ),
@@ -120,6 +120,6 @@ fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<Choice> {
 }
 
 /// The numbers of microbatches and ranks that are tried besides the defaults, which are 4 and 2.
-fn counts() -> Vec<Choice> {
+fn counts() -> Vec<AxisChoice> {
     choices(&[("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")])
 }

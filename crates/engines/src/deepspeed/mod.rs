@@ -6,18 +6,20 @@ mod functions;
 use serde_json::Value;
 
 use super::source::expression;
-use super::{Features, Limit, Package, Project, Python, Repro, Room};
+use super::{
+    DtypeLimit, EngineFacts, EnginePackage, EngineScript, Project, PythonSource, ReleaseFeatures,
+};
 use zprobe_model::spec::{Dtype, RunSpec, SequenceGroups, Shape};
 
-pub(super) static ROOM: Room = Room {
+pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "DeepSpeed",
     project: Project::DeepSpeed,
-    python: Some(Python {
-        package: Some(Package { module: "deepspeed", title: "DeepSpeed" }),
+    python: Some(PythonSource {
+        package: Some(EnginePackage { module: "deepspeed", title: "DeepSpeed" }),
         trial: Some(include_str!("trial.py")),
         advice: "`DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`, or name another \
                  interpreter with --python",
-        limit: Some(Limit {
+        limit: Some(DtypeLimit {
             subject: "deepspeed fp16",
             dtype: Dtype::Fp16,
             taken: "deepspeed_fp16",
@@ -26,7 +28,7 @@ pub(super) static ROOM: Room = Room {
             other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
             other_release: "use bf16 or fp32, or a newer DeepSpeed: releases up to 0.15.4 refuse fp16 on the CPU",
         }),
-        features: Some(Features { fact: "deepspeed_features", needed: features }),
+        features: Some(ReleaseFeatures { fact: "deepspeed_features", needed: features }),
         script: &[
             ("script.py", include_str!("script.py")),
             ("experts.py", include_str!("experts.py")),
@@ -40,7 +42,7 @@ pub(super) static ROOM: Room = Room {
     repro,
 };
 
-fn repro(spec: &RunSpec) -> Result<Repro, String> {
+fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     if spec.deepspeed().is_some_and(|deepspeed| deepspeed.sequence_parallel > 1) {
         return Err(
             "the script does not support sequence parallelism; --sequence-parallel 1 may show the same bug"
@@ -54,7 +56,7 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
         format!("    engine.optimizer.override_loss_scale({scale})\n")
     });
     let config = expression(spec.deepspeed_config().unwrap_or(&Value::Null));
-    Ok(Repro {
+    Ok(EngineScript {
         text: include_str!("repro.py")
             .replace("    p.detach()", values)
             .replace("    #: wrapped\n", &wrapped),

@@ -3,18 +3,18 @@
 mod axes;
 
 use super::source::torch;
-use super::{Features, Project, Python, Repro, Room};
+use super::{EngineFacts, EngineScript, Project, PythonSource, ReleaseFeatures};
 use zprobe_model::spec::{Dtype, Point, RunSpec};
 
-pub(super) static ROOM: Room = Room {
+pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "FSDP2",
     project: Project::PyTorch,
-    python: Some(Python {
+    python: Some(PythonSource {
         package: None,
         trial: Some(include_str!("trial.py")),
         advice: "upgrade torch: fully_shard on the CPU works with 2.11, and not with 2.6 or older",
         limit: None,
-        features: Some(Features { fact: "fsdp2_methods", needed: methods }),
+        features: Some(ReleaseFeatures { fact: "fsdp2_methods", needed: methods }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
@@ -50,7 +50,7 @@ fn methods(spec: &RunSpec) -> Vec<(String, String)> {
     needed.map(|(_, method, flag)| (method.to_owned(), flag.to_owned())).collect()
 }
 
-fn repro(spec: &RunSpec) -> Result<Repro, String> {
+fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     let fsdp2 = spec.fsdp2().ok_or("the specification has no settings for FSDP2")?;
     if fsdp2.tensor_parallel > 1 {
         return Err("the script does not support tensor parallelism; --tensor-parallel 1 may show the same bug"
@@ -87,7 +87,7 @@ fn repro(spec: &RunSpec) -> Result<Repro, String> {
     }
     // FSDP2 divides by the gradient divide factor instead of the number of ranks; the loss makes up for the difference.
     let over = fsdp2.gradient_divide_factor.map(|divisor| format!(" * {divisor:?} / W"));
-    Ok(Repro {
+    Ok(EngineScript {
         text: include_str!("repro.py")
             .replace("param_dtype=None", &format!("param_dtype={}", torch(spec.dtype)))
             .replace(

@@ -1,6 +1,6 @@
 //! The values of the native engine's settings that are worth trying.
 
-use crate::axes::{Axes, Choice, choices, clipping, shapes_without};
+use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;
 
 /// The pairs of a dtype of the model and a dtype of the accumulation.
@@ -60,7 +60,7 @@ pub(super) fn axes() -> Axes {
     }
 }
 
-fn base(stage: u8, dtype: &str, accumulation: &str, dataflow: &str) -> Vec<Choice> {
+fn base(stage: u8, dtype: &str, accumulation: &str, dataflow: &str) -> Vec<AxisChoice> {
     choices(&[
         (&format!("stage {stage}"), &format!("--stage {stage}")),
         (dtype, &format!("--dtype {dtype}")),

@@ -2,7 +2,7 @@
 
 mod axes;
 
-use super::{Project, Room};
+use super::{EngineFacts, Project};
 use zprobe_model::spec::Point::{
     Accumulator, BeforeStep, LocalGradient, MasterWeights, OptimizerInput, Parameters, Reduced,
 };
@@ -15,7 +15,7 @@ pub const INSTALL: &str = concat!(
     " next to torch 2.11 (docs/install.md), or build zprobe from source with `cargo xtask build`"
 );
 
-pub(super) static ROOM: Room = Room {
+pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "zprobe's own engine",
     project: Project::Plain,
     python: None,

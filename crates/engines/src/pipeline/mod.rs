@@ -2,18 +2,18 @@
 
 mod axes;
 
-use super::{Features, Project, Python, Room};
+use super::{EngineFacts, Project, PythonSource, ReleaseFeatures};
 use zprobe_model::spec::{Point, RunSpec, Schedule};
 
-pub(super) static ROOM: Room = Room {
+pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "torch.distributed.pipelining",
     project: Project::PyTorch,
-    python: Some(Python {
+    python: Some(PythonSource {
         package: None,
         trial: Some(include_str!("trial.py")),
         advice: "upgrade torch: its pipelining schedules work with 2.11",
         limit: None,
-        features: Some(Features { fact: "pipelining", needed }),
+        features: Some(ReleaseFeatures { fact: "pipelining", needed }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[],
     }),

@@ -1,9 +1,9 @@
 //! The user's own script under `zprobe exec`: the engine is whatever trains in the script.
 
-use super::{Axes, Project, Room};
+use super::{Axes, EngineFacts, Project};
 use zprobe_model::spec::Dtype;
 
-pub(super) static ROOM: Room = Room {
+pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "the script",
     project: Project::Plain,
     python: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::answer::output_within;
 use crate::doctor::{Attempt, Machine, Python};
-use zprobe_engines::{self as engines, Package};
+use zprobe_engines::{self as engines, EnginePackage};
 use zprobe_redact::{Private, Redactor};
 use zprobe_report::Report;
 
@@ -174,7 +174,7 @@ fn said_list(fact: &Attempt<Vec<String>>) -> String {
 
 /// A note if the interpreter has other versions of the packages than the ranks had; `None` if the versions agree.
 fn another(python: &Python, report: &Report) -> Option<String> {
-    let differs = |package: &Package| {
+    let differs = |package: &EnginePackage| {
         let then = report.run.versions.get(package.module);
         then.is_some_and(|then| python.version(package).value() != Some(then))
     };

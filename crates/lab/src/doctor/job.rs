@@ -1,14 +1,14 @@
 //! The check of the job that this process is part of, as its launcher describes the job.
 
 use super::{Check, State};
-use zprobe_launch::job::{Job, Meeting, Unclear};
+use zprobe_launch::job::{Job, JobRendezvous, UnclearRank};
 
 const SUBJECT: &str = "job";
 
 /// The check of the launcher that started this process, if one did, and of the endpoint where the processes meet.
 pub fn job(
-    told: &Result<Option<Job>, Unclear>,
-    meeting: Option<Result<Meeting, Unclear>>,
+    told: &Result<Option<Job>, UnclearRank>,
+    meeting: Option<Result<JobRendezvous, UnclearRank>>,
 ) -> Check {
     let broken = |what: String| {
         Check::not(
@@ -46,9 +46,9 @@ mod tests {
             endpoint: None,
         };
         let endpoint = Endpoint::At { host: "node1".to_owned(), port: 29500 };
-        let meeting = Meeting { endpoint, token: String::new() };
-        let nowhere = Unclear::NoEndpoint { launcher: Launcher::OpenMpi };
-        let missing = Unclear::Missing { present: "RANK", missing: "WORLD_SIZE" };
+        let meeting = JobRendezvous { endpoint, token: String::new() };
+        let nowhere = UnclearRank::NoEndpoint { launcher: Launcher::OpenMpi };
+        let missing = UnclearRank::Missing { present: "RANK", missing: "WORLD_SIZE" };
         let lines = [
             job(&Ok(None), None),
             job(&Ok(Some(one.clone())), Some(Ok(meeting))),

@@ -2,7 +2,7 @@
 
 use super::python::NOT_TRIED;
 use super::{Attempt, Check, Python, State};
-use zprobe_engines::{self as engines, Features, Limit, Package};
+use zprobe_engines::{self as engines, DtypeLimit, EnginePackage, ReleaseFeatures};
 use zprobe_model::spec::{Device, RunSpec};
 
 /// The checks of the engines' limits, such as fp16 on CPU ranks. A limit that the interpreter was not asked about has
@@ -54,26 +54,26 @@ fn lacking(python: &Python, spec: &RunSpec) -> Option<String> {
 }
 
 /// The features that a run's engine may have or lack, and the package whose releases have them.
-fn features(spec: &RunSpec) -> Option<(Package, &'static Features)> {
+fn features(spec: &RunSpec) -> Option<(EnginePackage, &'static ReleaseFeatures)> {
     let engine = engines::of(spec.engine()).python.as_ref()?;
     Some((engine.packages().last()?, engine.features.as_ref()?))
 }
 
 /// The limit of a run's engine, if the run has the limit's dtype and CPU ranks.
-fn concerning(spec: &RunSpec) -> Option<(Package, &'static Limit)> {
+fn concerning(spec: &RunSpec) -> Option<(EnginePackage, &'static DtypeLimit)> {
     limit(engines::of(spec.engine()).python.as_ref()?)
         .filter(|(_, limit)| limit.dtype == spec.dtype && spec.device == Device::Cpu)
 }
 
 /// The limit of an engine, and the package whose releases have the limit.
-fn limit(engine: &'static engines::Python) -> Option<(Package, &'static Limit)> {
+fn limit(engine: &'static engines::PythonSource) -> Option<(EnginePackage, &'static DtypeLimit)> {
     Some((engine.packages().last()?, engine.limit.as_ref()?))
 }
 
 /// The check that tells whether an engine accepts a dtype on CPU ranks; `None` where the engine could not be asked,
 /// so that only a run can tell.
-fn check(python: &Python, package: Package, limit: &Limit) -> Option<Check> {
-    let (title, Limit { subject, dtype, .. }) = (package.title, limit);
+fn check(python: &Python, package: EnginePackage, limit: &DtypeLimit) -> Option<Check> {
+    let (title, DtypeLimit { subject, dtype, .. }) = (package.title, limit);
     let takes = python.fact(limit.taken).value()?.as_bool()?;
     let version = python.version(&package);
     let release = version.value().map_or_else(String::new, |it| format!(" {it}"));

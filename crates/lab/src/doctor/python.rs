@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::answer::output_within;
-use zprobe_engines::{self as engines, Package, TORCH};
+use zprobe_engines::{self as engines, EnginePackage, TORCH};
 
 /// The script that collects the facts; it needs nothing but the interpreter. One of its lines is replaced with the
 /// trials of the engines.
@@ -138,7 +138,7 @@ impl Python {
     }
 
     /// The version of a package, if the interpreter was asked for it.
-    pub fn version(&self, package: &Package) -> Attempt<String> {
+    pub fn version(&self, package: &EnginePackage) -> Attempt<String> {
         if *package == TORCH {
             return self.torch.clone();
         }

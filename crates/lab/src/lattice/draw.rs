@@ -1,6 +1,6 @@
 //! Configurations that are drawn at random from the axes of an engine.
 
-use super::{Choice, Configuration, Lattice, Part};
+use super::{AxisChoice, Configuration, Lattice, Part};
 
 /// The numbers of ranks, and below of microbatches per step, to draw from; many are not powers of two.
 const WORLD_SIZES: &[usize] = &[1, 2, 2, 3, 3, 4, 5, 6];
@@ -26,7 +26,7 @@ impl Lattice {
         ];
         let dense = chance.u8(..5) == 0;
         if dense {
-            extra.push(Choice::new("mlp", "--model mlp"));
+            extra.push(AxisChoice::new("mlp", "--model mlp"));
         } else {
             // Half of the models have no shape; some have two.
             let shapes = [0, 0, 0, 1, 1, 2][chance.usize(..6)];
@@ -45,13 +45,13 @@ impl Lattice {
             }
         }
         let data = chance.u64(..SEEDS);
-        extra.push(Choice::new(&format!("seed {data}"), &format!("--seed {data}")));
+        extra.push(AxisChoice::new(&format!("seed {data}"), &format!("--seed {data}")));
         Configuration { engine: self.engine, part: Part::Random, base, extra }
     }
 }
 
-fn count(what: &str, flag: &str, number: usize) -> Choice {
-    Choice::new(&format!("{number} {what}"), &format!("{flag} {number}"))
+fn count(what: &str, flag: &str, number: usize) -> AxisChoice {
+    AxisChoice::new(&format!("{number} {what}"), &format!("{flag} {number}"))
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
                 let distinct: HashSet<_> = flags.iter().collect();
                 assert_eq!(distinct.len(), flags.len(), "{arguments:?}");
             }
-            let counts = |it: &Choice| {
+            let counts = |it: &AxisChoice| {
                 it.arguments.iter().any(|word| word == "--ga" || word == "--nproc-per-node")
             };
             for value in lattice.axes.shapes.iter().chain(lattice.axes.factors.iter().flatten()) {

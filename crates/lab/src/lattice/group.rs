@@ -86,15 +86,15 @@ fn fewest(members: &[&Configuration]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Choice, Part};
+    use super::super::{AxisChoice, Part};
     use super::*;
     use zprobe_model::spec::Engine;
 
     /// Makes a configuration from a label such as `stage 1, tied × ga 3`: the base, a comma, the additions.
     fn configuration(label: &str) -> Configuration {
-        let choices = |text: &str| -> Vec<Choice> {
+        let choices = |text: &str| -> Vec<AxisChoice> {
             let labels = text.split(" × ").filter(|label| !label.is_empty());
-            labels.map(|label| Choice::new(label, label)).collect()
+            labels.map(|label| AxisChoice::new(label, label)).collect()
         };
         let (base, extra) = label.split_once(", ").unwrap_or((label, ""));
         let engine = Engine::DeepSpeed;

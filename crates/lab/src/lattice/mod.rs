@@ -1,6 +1,6 @@
 //! The configurations of an engine that are worth running, and their outcomes.
 //!
-//! The axes of an engine and their values are data in the engine's room. Their full product is too large to run, so
+//! The axes of an engine and their values are data in the engine's facts. Their full product is too large to run, so
 //! [`Lattice::covering`] selects configurations in which every value, and every pair of an unusual shape and an
 //! unusual setting, occurs at least once. [`Lattice::product`] is the full product of fewer axes, and
 //! [`Lattice::drawn`] draws from all axes at random. [`group::group`] joins the configurations that have the same
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use zprobe_engines::{self as engines, Axes};
 use zprobe_model::spec::{Engine, named_enum};
 
-pub use zprobe_engines::Choice;
+pub use zprobe_engines::AxisChoice;
 
 named_enum! {
     /// The part of the design that a configuration belongs to.
@@ -43,9 +43,9 @@ pub struct Configuration {
     /// The part of the design that the configuration belongs to.
     pub part: Part,
     /// The choices of the base: the stage and the dtypes.
-    pub base: Vec<Choice>,
+    pub base: Vec<AxisChoice>,
     /// The unusual choices that are added to the base.
-    pub extra: Vec<Choice>,
+    pub extra: Vec<AxisChoice>,
 }
 
 impl Configuration {
@@ -84,7 +84,7 @@ impl Configuration {
 }
 
 /// The labels of the choices, joined with `separator`.
-fn labels(choices: &[Choice], separator: &str) -> String {
+fn labels(choices: &[AxisChoice], separator: &str) -> String {
     choices.iter().map(|choice| choice.label.as_str()).collect::<Vec<_>>().join(separator)
 }
 
@@ -125,9 +125,10 @@ impl Lattice {
         for axis in &self.axes.grid {
             extras = extras
                 .into_iter()
-                .flat_map(|extra: Vec<Choice>| {
-                    let with =
-                        |value: &Choice| [extra.as_slice(), std::slice::from_ref(value)].concat();
+                .flat_map(|extra: Vec<AxisChoice>| {
+                    let with = |value: &AxisChoice| {
+                        [extra.as_slice(), std::slice::from_ref(value)].concat()
+                    };
                     let more: Vec<_> = axis.iter().map(with).collect();
                     [extra].into_iter().chain(more)
                 })
@@ -138,7 +139,12 @@ impl Lattice {
         }))
     }
 
-    fn configuration(&self, part: Part, base: &[Choice], extra: Vec<Choice>) -> Configuration {
+    fn configuration(
+        &self,
+        part: Part,
+        base: &[AxisChoice],
+        extra: Vec<AxisChoice>,
+    ) -> Configuration {
         Configuration { engine: self.engine, part, base: base.to_vec(), extra }
     }
 }
@@ -170,7 +176,7 @@ mod tests {
     fn every_value_and_every_pair_is_met() {
         let lattice = Lattice::of(Engine::DeepSpeed);
         let design = lattice.covering();
-        let met = |wanted: &[&Choice]| {
+        let met = |wanted: &[&AxisChoice]| {
             design.iter().any(|configuration| {
                 wanted.iter().all(|choice| configuration.extra.contains(choice))
             })

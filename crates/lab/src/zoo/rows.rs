@@ -5,13 +5,13 @@ use std::fs;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use zprobe_model::document::nearest;
-use zprobe_zoo::{Release, Row, registry};
+use zprobe_zoo::{Release, ZooRow, registry};
 
 /// A case of the zoo: a row on one of its releases.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
     /// The row of the bug.
-    pub row: &'a Row,
+    pub row: &'a ZooRow,
     /// The release that the bug is tried on.
     pub release: &'a Release,
     /// The index of the release in its row, from 0.
@@ -31,18 +31,18 @@ impl Case<'_> {
 }
 
 /// The rows with these names; a name that ends in `.toml` is a file to read. Without names, all rows that zprobe has.
-pub fn chosen(names: &[String]) -> Result<Vec<Row>> {
+pub fn chosen(names: &[String]) -> Result<Vec<ZooRow>> {
     if names.is_empty() {
         return Ok(registry::rows().to_vec());
     }
     names.iter().map(|name| one(name)).collect()
 }
 
-fn one(name: &str) -> Result<Row> {
+fn one(name: &str) -> Result<ZooRow> {
     let known = registry::rows();
     if name.ends_with(".toml") {
         let text = fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
-        return Ok(Row::parse(name, &text)?);
+        return Ok(ZooRow::parse(name, &text)?);
     }
     if let Some(row) = known.iter().find(|row| row.name == name) {
         return Ok(row.clone());
@@ -54,7 +54,7 @@ fn one(name: &str) -> Result<Row> {
 }
 
 /// Every release of every row; with `only`, the releases that any of its texts matches.
-pub fn cases<'a>(rows: &'a [Row], only: &[String]) -> Result<Vec<Case<'a>>> {
+pub fn cases<'a>(rows: &'a [ZooRow], only: &[String]) -> Result<Vec<Case<'a>>> {
     let all = || {
         rows.iter().flat_map(|row| {
             let releases = row.releases.iter().enumerate();

@@ -14,7 +14,7 @@ use crate::queue::{NotStarted, Queue};
 use crate::recorded::reported;
 use crate::worker::Worker;
 use zprobe_report::{Ending, Report, Verdict};
-use zprobe_zoo::Script;
+use zprobe_zoo::BugScript;
 
 /// The outcome of a case.
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ impl Runs {
 }
 
 /// Runs a script under `zprobe exec`, without showing the output of that command, and returns the report.
-fn of_script(script: &Script, python: &Path, dir: &Path) -> Result<Report> {
+fn of_script(script: &BugScript, python: &Path, dir: &Path) -> Result<Report> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let scripts = dir.with_file_name(format!("{name}-scripts"));
     script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;

@@ -13,7 +13,7 @@ use crate::queue::NotStarted;
 use crate::table::{grid, to_json};
 use zprobe_report::Form;
 use zprobe_report::words::amount;
-use zprobe_zoo::Row;
+use zprobe_zoo::ZooRow;
 
 /// The table of the cases that would be tried.
 pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
@@ -111,7 +111,7 @@ fn stories(text: &mut String, cases: &[Case<'_>]) {
     }
 }
 
-fn story(row: &Row) -> String {
+fn story(row: &ZooRow) -> String {
     let links: String = row.links.iter().map(|link| format!(" <{link}>")).collect();
     format!(
         "\n## {}\n\n{}.{links}\n\n{}\n\nCause: {}\n\nWhat to do: {}\n\n    {}\n",

@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::{Hosting, RankProgram};
-use zprobe_engines::{self as engines, Python};
+use zprobe_engines::{self as engines, PythonSource};
 use zprobe_model::run_dir;
 use zprobe_model::spec::{Device, Engine};
 
@@ -43,7 +43,7 @@ const SHARED: &[(&str, &str)] = &[
 ];
 
 /// The path and the text of every file of the rank program. Each engine has a package in `zprobe_rank/engines`,
-/// made from the Python files in the engine's room.
+/// made from the Python files in the engine's directory.
 fn files() -> impl Iterator<Item = (String, &'static str)> {
     let scripts = of_engines(|python| python.script);
     SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(scripts).chain(eyes())
@@ -57,7 +57,7 @@ pub fn eyes() -> impl Iterator<Item = (String, &'static str)> {
 
 /// The path and the text of the files that `some` selects from each engine's package.
 fn of_engines(
-    some: fn(&Python) -> &'static [(&'static str, &'static str)],
+    some: fn(&PythonSource) -> &'static [(&'static str, &'static str)],
 ) -> impl Iterator<Item = (String, &'static str)> {
     engines::real().flat_map(move |(engine, python)| {
         let package = package(engine);

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use serde_json::Value;
 
-use super::link::{BEAT, Link, Said};
-use super::message::Message;
-use super::{FAREWELL, MeetingError, Part, interface_of, meeting};
+use super::link::{AgentLine, BEAT, Link};
+use super::message::AgentMessage;
+use super::{AgentRole, RendezvousError, SHUTDOWN_TIMEOUT, interface_of, rendezvous};
 use crate::LaunchError;
-use crate::channel::State;
-use crate::job::Meeting;
-use crate::news::{Letter, News};
-use crate::place::{LOOPBACK, Place};
-use crate::ranks::Why;
+use crate::channel::ChannelState;
+use crate::job::JobRendezvous;
+use crate::rank_report::{RankMessage, RankReport};
+use crate::rank_share::{LOOPBACK, RankShare};
+use crate::ranks::StopReason;
 use zprobe_model::trace::{AgentLoss, Contents, Record};
 
 /// The length in bytes from which a line is checked for contents that the leader already has.
@@ -23,18 +23,18 @@ const LONG: usize = 4096;
 /// The agent of rank 0, which leads the job, from the point of view of another agent.
 #[derive(Debug)]
 pub struct Leader {
-    part: Part,
+    role: AgentRole,
     link: Link,
     run_id: String,
     interface: String,
     is_lost: bool,
     /// The contents that were sent to the leader in the current run.
-    told: Contents,
+    sent_contents: Contents,
 }
 
 /// A request of the leader to another agent between two runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum LeaderRequest {
     /// A run begins.
     Start {
         /// The id of the run that begins.
@@ -60,13 +60,13 @@ pub enum Request {
 
 /// A command of the leader to another agent during a run, or the loss of the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum LeaderCommand {
     /// Deliver a message from a rank of another agent.
-    Deliver(Letter),
+    Deliver(RankMessage),
     /// Take the stacks of silent ranks.
     Look,
     /// End the processes of the run.
-    End(Why),
+    End(StopReason),
     /// The leader is lost, for this reason.
     Lost(AgentLoss),
 }
@@ -77,20 +77,27 @@ impl Leader {
     /// # Errors
     /// Fails if the leader is not found within `patience`, or if the leader ends the job.
     pub fn find(
-        mut part: Part,
+        mut role: AgentRole,
         settings: &Value,
-        meeting: &Meeting,
+        rendezvous: &JobRendezvous,
         patience: Duration,
-    ) -> Result<Self, MeetingError> {
-        let own = part.announced(settings);
-        let meeting::Welcomed { link, run_id, index, interface } =
-            meeting::attend(&own, meeting, patience)?;
-        part.agent.index = index;
+    ) -> Result<Self, RendezvousError> {
+        let own = role.announced(settings);
+        let rendezvous::Welcome { link, run_id, index, interface } =
+            rendezvous::attend(&own, rendezvous, patience)?;
+        role.agent.index = index;
         let interface = match interface {
             Some(interface) => interface,
             None => interface_of(link.own_address()?).unwrap_or_else(|| LOOPBACK.to_owned()),
         };
-        Ok(Self { part, link, run_id, interface, is_lost: false, told: Contents::default() })
+        Ok(Self {
+            role,
+            link,
+            run_id,
+            interface,
+            is_lost: false,
+            sent_contents: Contents::default(),
+        })
     }
 
     /// Returns the id of the run, or the common id of all its repeats.
@@ -100,37 +107,40 @@ impl Leader {
 
     /// Returns the number of this agent.
     pub fn own_index(&self) -> usize {
-        self.part.agent.index
+        self.role.agent.index
     }
 
     /// Waits for the next request of the leader. The leader counts as lost after a silence of this duration.
-    pub fn next_request(&mut self, silence: Duration) -> Request {
+    pub fn next_request(&mut self, silence: Duration) -> LeaderRequest {
         if self.is_lost {
-            return Request::Lost;
+            return LeaderRequest::Lost;
         }
         self.link.heard = Instant::now();
         loop {
             match self.link.wait_for_message(self.link.heard + silence) {
-                Ok(Some(Message::Start { run, repeat, port })) => {
-                    self.told = Contents::default();
-                    return Request::Start { run, repeat, port };
+                Ok(Some(AgentMessage::Start { run, repeat, port })) => {
+                    self.sent_contents = Contents::default();
+                    return LeaderRequest::Start { run, repeat, port };
                 }
-                Ok(Some(Message::Over { exit })) => return Request::Over { exit },
-                Ok(Some(Message::Refused { why })) => return Request::Refused { why },
+                Ok(Some(AgentMessage::Over { exit })) => return LeaderRequest::Over { exit },
+                Ok(Some(AgentMessage::Refused { why })) => return LeaderRequest::Refused { why },
                 // This message is about a run that is already over for this agent.
                 Ok(Some(
-                    Message::End { .. } | Message::Beat { .. } | Message::Look | Message::Letter(_),
+                    AgentMessage::End { .. }
+                    | AgentMessage::Beat { .. }
+                    | AgentMessage::Look
+                    | AgentMessage::RankMessage(_),
                 )) => {}
-                Ok(_) | Err(_) => return Request::Lost,
+                Ok(_) | Err(_) => return LeaderRequest::Lost,
             }
         }
     }
 
     /// Returns the place of this agent in a run whose TCPStore listens at `port`.
-    pub(crate) fn place(&self, port: u16) -> Result<Place, LaunchError> {
+    pub(crate) fn place(&self, port: u16) -> Result<RankShare, LaunchError> {
         let master =
             self.link.address().map_err(LaunchError::system("the address of rank 0's machine"))?;
-        Ok(self.part.place((master.to_string(), port), None, self.interface.clone()))
+        Ok(self.role.place((master.to_string(), port), None, self.interface.clone()))
     }
 
     /// Returns the connection to the leader, with the events to poll for.
@@ -144,39 +154,41 @@ impl Leader {
     }
 
     /// Passes a report on to the leader. A broken connection is noticed when it is read from.
-    pub(crate) fn tell(&mut self, news: &News<'_>) {
+    pub(crate) fn tell(&mut self, report: &RankReport<'_>) {
         if self.is_lost {
             return;
         }
-        let message = match news {
-            News::Line { rank, line: Ok(line) } => {
+        let message = match report {
+            RankReport::Line { rank, line: Ok(line) } => {
                 let shorter = self.shorten(line);
                 let _ = self.link.pass_on(*rank, shorter.as_deref().unwrap_or(line));
                 return;
             }
-            News::Line { rank, line: Err(start) } => {
-                Message::TooLong { rank: *rank, start: start.excerpt() }
+            RankReport::Line { rank, line: Err(start) } => {
+                AgentMessage::TooLong { rank: *rank, start: start.excerpt() }
             }
-            News::TooLong { rank, start } => Message::TooLong { rank: *rank, start: start.clone() },
+            RankReport::TooLong { rank, start } => {
+                AgentMessage::TooLong { rank: *rank, start: start.clone() }
+            }
             // The leader's own host imports the same software, and the report shows the leader's ranks.
-            News::Importing { .. } => return,
-            News::Gone { rank } => Message::Gone { rank: *rank },
-            News::LetGo { rank } => Message::LetGo { rank: *rank },
-            News::Told { rank, event } => {
-                Message::Told { rank: *rank, event: Box::new(event.clone()) }
+            RankReport::Importing { .. } => return,
+            RankReport::Gone { rank } => AgentMessage::Gone { rank: *rank },
+            RankReport::LetGo { rank } => AgentMessage::LetGo { rank: *rank },
+            RankReport::Event { rank, event } => {
+                AgentMessage::Told { rank: *rank, event: Box::new(event.clone()) }
             }
-            News::Letter(letter) => Message::Letter(letter.clone()),
-            News::Spawned { rank, pid, agent, t_ns } => {
-                Message::Spawned { rank: *rank, pid: *pid, agent: *agent, t_ns: *t_ns }
+            RankReport::Message(rank_message) => AgentMessage::RankMessage(rank_message.clone()),
+            RankReport::Spawned { rank, pid, agent, t_ns } => {
+                AgentMessage::Spawned { rank: *rank, pid: *pid, agent: *agent, t_ns: *t_ns }
             }
-            News::Ended { rank, outcome, t_ns } => {
-                Message::Ended { rank: *rank, outcome: *outcome, t_ns: *t_ns }
+            RankReport::Ended { rank, outcome, t_ns } => {
+                AgentMessage::Ended { rank: *rank, outcome: *outcome, t_ns: *t_ns }
             }
-            News::HostViolated { violation, line } => {
-                Message::HostViolated { violation: *violation, line: line.clone() }
+            RankReport::HostViolated { violation, line } => {
+                AgentMessage::HostViolated { violation: *violation, line: line.clone() }
             }
-            News::LastWords { rank, tail } => {
-                Message::LastWords { rank: *rank, tail: tail.clone() }
+            RankReport::Stderr { rank, tail } => {
+                AgentMessage::LastWords { rank: *rank, tail: tail.clone() }
             }
         };
         let _ = self.link.say(&message);
@@ -189,39 +201,39 @@ impl Leader {
             return None;
         }
         let record: Record = serde_json::from_slice(line).ok()?;
-        let event = self.told.shortened(&record.event)?;
+        let event = self.sent_contents.shortened(&record.event)?;
         serde_json::to_vec(&Record { event, ..record }).ok()
     }
 
     /// Reports to the leader that all processes of this agent have ended.
     pub(crate) fn tell_idle(&mut self) {
-        let _ = self.link.say(&Message::Idle);
+        let _ = self.link.say(&AgentMessage::Idle);
     }
 
     /// Reports to the leader that the stacks of silent ranks were taken.
     pub(crate) fn tell_looked(&mut self) {
-        let _ = self.link.say(&Message::Looked);
+        let _ = self.link.say(&AgentMessage::Looked);
     }
 
     /// Reports to the leader that the user has interrupted this agent.
     pub(crate) fn tell_interrupted(&mut self) {
-        let _ = self.link.say(&Message::Interrupted);
+        let _ = self.link.say(&AgentMessage::Interrupted);
     }
 
     /// Reports to the leader that the run cannot take place on this machine.
     pub fn tell_failed(&mut self, message: String) {
-        let _ = self.link.say(&Message::Failed { message });
+        let _ = self.link.say(&AgentMessage::Failed { message });
         self.finish();
     }
 
     /// Reports to the leader that no further message of this run follows, and waits until all messages were sent.
     pub(crate) fn tell_done(&mut self, survivors: &[u32]) {
-        let _ = self.link.say(&Message::Done { survivors: survivors.to_vec() });
+        let _ = self.link.say(&AgentMessage::Done { survivors: survivors.to_vec() });
         self.finish();
     }
 
     fn finish(&mut self) {
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while !self.is_lost && self.link.has_more() && self.link.wait_to_send(deadline) {}
     }
 
@@ -241,32 +253,34 @@ impl Leader {
         let ns =
             |(rank, time): (usize, Duration)| (rank, u64::try_from(time.as_nanos()).unwrap_or(0));
         let starved = starved.into_iter().filter(|it| !it.1.is_zero()).map(ns).collect();
-        let _ = self.link.say(&Message::Beat { starved });
+        let _ = self.link.say(&AgentMessage::Beat { starved });
     }
 
     /// Receives the commands of the leader.
-    pub(crate) fn hear(&mut self) -> Vec<Command> {
-        let is_open = self.link.send().is_ok() && self.link.receive() == State::Open;
+    pub(crate) fn hear(&mut self) -> Vec<LeaderCommand> {
+        let is_open = self.link.send().is_ok() && self.link.receive() == ChannelState::Open;
         let mut commands = Vec::new();
         while let Some(said) = self.link.next() {
             let command = match said {
-                Said::Message(message) => match *message {
-                    Message::Beat { .. } => continue,
-                    Message::Letter(letter) => Command::Deliver(letter),
-                    Message::Look => Command::Look,
-                    Message::End { why } => Command::End(why),
-                    _ => Command::Lost(AgentLoss::Garbled),
+                AgentLine::Message(message) => match *message {
+                    AgentMessage::Beat { .. } => continue,
+                    AgentMessage::RankMessage(rank_message) => LeaderCommand::Deliver(rank_message),
+                    AgentMessage::Look => LeaderCommand::Look,
+                    AgentMessage::End { why } => LeaderCommand::End(why),
+                    _ => LeaderCommand::Lost(AgentLoss::Garbled),
                 },
-                Said::Line { .. } | Said::Garbled => Command::Lost(AgentLoss::Garbled),
+                AgentLine::Line { .. } | AgentLine::Garbled => {
+                    LeaderCommand::Lost(AgentLoss::Garbled)
+                }
             };
-            let is_last = matches!(command, Command::End(_) | Command::Lost(_));
+            let is_last = matches!(command, LeaderCommand::End(_) | LeaderCommand::Lost(_));
             commands.push(command);
             if is_last {
                 return commands;
             }
         }
         if !is_open {
-            commands.push(Command::Lost(AgentLoss::Closed));
+            commands.push(LeaderCommand::Lost(AgentLoss::Closed));
         }
         commands
     }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::message::Message;
-use crate::channel::{Channel, State};
+use super::message::AgentMessage;
+use crate::channel::{Channel, ChannelState};
 use crate::wait::timeout;
 use zprobe_model::trace::LONGEST_LINE;
 
@@ -38,11 +38,11 @@ pub(super) struct Link {
 
 /// A line that another agent sent.
 #[derive(Debug)]
-pub(super) enum Said<'a> {
+pub(super) enum AgentLine<'a> {
     /// A line that a rank of the other agent wrote.
     Line { rank: usize, line: &'a [u8] },
     /// A message of the other agent itself.
-    Message(Box<Message>),
+    Message(Box<AgentMessage>),
     /// A line that violates the protocol between agents.
     Garbled,
 }
@@ -68,7 +68,7 @@ impl Link {
     }
 
     /// Sends a message, as far as this is possible without waiting.
-    pub(super) fn say(&mut self, message: &Message) -> io::Result<()> {
+    pub(super) fn say(&mut self, message: &AgentMessage) -> io::Result<()> {
         serde_json::to_writer(&mut self.outbox, message)?;
         self.outbox.push(b'\n');
         self.send()
@@ -113,7 +113,7 @@ impl Link {
     }
 
     /// Receives the bytes that have arrived.
-    pub(super) fn receive(&mut self) -> State {
+    pub(super) fn receive(&mut self) -> ChannelState {
         self.heard = Instant::now();
         self.channel.receive()
     }
@@ -126,18 +126,18 @@ impl Link {
     }
 
     /// Returns the next line that was received, or `None` if no complete line has arrived.
-    pub(super) fn next(&mut self) -> Option<Said<'_>> {
-        let Ok(line) = self.channel.next_line()? else { return Some(Said::Garbled) };
+    pub(super) fn next(&mut self) -> Option<AgentLine<'_>> {
+        let Ok(line) = self.channel.next_line()? else { return Some(AgentLine::Garbled) };
         if line.first() == Some(&b'{') {
             let message = serde_json::from_slice(line);
-            return Some(message.map_or(Said::Garbled, |it| Said::Message(Box::new(it))));
+            return Some(message.map_or(AgentLine::Garbled, |it| AgentLine::Message(Box::new(it))));
         }
         let rank = memchr::memchr(b' ', line).and_then(|space| {
             Some((std::str::from_utf8(&line[..space]).ok()?.parse().ok()?, space))
         });
         Some(match rank {
-            Some((rank, space)) => Said::Line { rank, line: &line[space + 1..] },
-            None => Said::Garbled,
+            Some((rank, space)) => AgentLine::Line { rank, line: &line[space + 1..] },
+            None => AgentLine::Garbled,
         })
     }
 
@@ -145,13 +145,16 @@ impl Link {
     ///
     /// # Errors
     /// Fails if the connection is closed, or if the process at the other end is not an agent.
-    pub(super) fn wait_for_message(&mut self, deadline: Instant) -> io::Result<Option<Message>> {
-        let mut state = State::Open;
+    pub(super) fn wait_for_message(
+        &mut self,
+        deadline: Instant,
+    ) -> io::Result<Option<AgentMessage>> {
+        let mut state = ChannelState::Open;
         loop {
             match self.next() {
-                Some(Said::Message(message)) => return Ok(Some(*message)),
+                Some(AgentLine::Message(message)) => return Ok(Some(*message)),
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),
-                None if state == State::Closed => {
+                None if state == ChannelState::Closed => {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 None => {}

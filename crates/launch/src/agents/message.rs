@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::news::Letter;
-use crate::ranks::Why;
+use crate::rank_report::RankMessage;
+use crate::ranks::StopReason;
 use zprobe_model::trace::{Event, Outcome, Violation};
 
 /// An agent: a zprobe process that starts some of the ranks of a run, or that starts a command whose processes join
@@ -24,7 +24,7 @@ pub struct Agent {
 /// A message from one agent to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Message {
+pub(super) enum AgentMessage {
     /// The first message of an agent to the leader.
     Knock { nonce: String },
     /// The leader's answer, which proves that the leader knows the token of the job.
@@ -51,9 +51,9 @@ pub(super) enum Message {
     /// The agent has taken the stacks, and has reported all facts about silent ranks.
     Looked,
     /// A message of a rank to the ranks of the other agents.
-    Letter(Letter),
+    RankMessage(RankMessage),
     /// The leader asks the agent to end the processes of the run.
-    End { why: Why },
+    End { why: StopReason },
     /// The job is over, and all agents exit with this code.
     Over { exit: u8 },
     /// A heartbeat. `starved` has, for ranks that had no core since the last heartbeat, the time without a core in

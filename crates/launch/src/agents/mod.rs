@@ -3,7 +3,7 @@
 //!
 //! The agent of rank 0 is the leader (`team.rs`). The leader listens at the rendezvous address of the job, which the
 //! environment names. The other agents connect to the leader, and both ends prove that they know the token of the job
-//! (`meeting.rs`). From then on a single connection for each agent carries all data (`link.rs`, `message.rs`): the
+//! (`rendezvous.rs`). From then on a single connection for each agent carries all data (`link.rs`, `message.rs`): the
 //! leader says when a run begins and ends, and an agent passes on every line of its ranks and the state of their
 //! processes (`leader.rs`). So the leader checks, watches and records all ranks alike, on whichever machine they run.
 //! The bytes on a connection and the memory of the leader grow only with the number of ranks. Messages between ranks
@@ -14,8 +14,8 @@
 
 mod leader;
 mod link;
-mod meeting;
 mod message;
+mod rendezvous;
 mod tcp_store;
 mod team;
 
@@ -26,23 +26,23 @@ use nix::ifaddrs::getifaddrs;
 use nix::unistd::gethostname;
 use serde_json::Value;
 
-pub(super) use leader::Command;
-pub use leader::{Leader, Request};
-use meeting::Announced;
-pub use meeting::MeetingError;
+pub(super) use leader::LeaderCommand;
+pub use leader::{Leader, LeaderRequest};
 pub use message::Agent;
-pub(super) use team::Heard;
+use rendezvous::AnnouncedRun;
+pub use rendezvous::RendezvousError;
+pub(super) use team::AgentNotice;
 pub use team::Team;
 
 use super::group::KILL_GRACE;
-use super::place::{LOOPBACK, Place};
+use super::rank_share::{LOOPBACK, RankShare};
 
 /// The time that another agent may take to end its processes and to send its remaining messages.
-const FAREWELL: Duration = Duration::from_secs(20).saturating_add(KILL_GRACE);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20).saturating_add(KILL_GRACE);
 
 /// The part of a job that this process performs.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct AgentRole {
     /// The number of this process, its ranks and its machine.
     pub agent: Agent,
     /// The number of agents of the job.
@@ -51,7 +51,7 @@ pub struct Part {
     pub local: (usize, usize),
 }
 
-impl Part {
+impl AgentRole {
     /// Returns the part of the process with the number `index`, in a job whose processes each start `ranks` ranks.
     pub fn new(index: usize, agents: usize, ranks: usize, local: (usize, usize)) -> Self {
         let machine =
@@ -72,14 +72,23 @@ impl Part {
         self.agent.index == 0
     }
 
-    fn announced(&self, settings: &Value) -> Announced {
-        Announced { agent: self.agent.clone(), agents: self.agents, settings: settings.to_string() }
+    fn announced(&self, settings: &Value) -> AnnouncedRun {
+        AnnouncedRun {
+            agent: self.agent.clone(),
+            agents: self.agents,
+            settings: settings.to_string(),
+        }
     }
 
-    fn place(&self, master: (String, u16), store: Option<TcpListener>, interface: String) -> Place {
+    fn place(
+        &self,
+        master: (String, u16),
+        store: Option<TcpListener>,
+        interface: String,
+    ) -> RankShare {
         let (first_local, local_world_size) = self.local;
         let ranks = self.agent.ranks.clone();
-        Place { ranks, first_local, local_world_size, master, store, interface }
+        RankShare { ranks, first_local, local_world_size, master, store, interface }
     }
 }
 

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use serde_json::Value;
 
-use super::link::{BEAT, Link, Said};
-use super::message::{Agent, Message};
-use super::{FAREWELL, MeetingError, Part, interface_of, meeting};
+use super::link::{AgentLine, BEAT, Link};
+use super::message::{Agent, AgentMessage};
+use super::{AgentRole, RendezvousError, SHUTDOWN_TIMEOUT, interface_of, rendezvous};
 use crate::LaunchError;
-use crate::channel::State;
-use crate::job::Meeting;
-use crate::news::{Letter, News};
-use crate::place::{LOOPBACK, Place};
-use crate::ranks::Why;
+use crate::channel::ChannelState;
+use crate::job::JobRendezvous;
+use crate::rank_report::{RankMessage, RankReport};
+use crate::rank_share::{LOOPBACK, RankShare};
+use crate::ranks::StopReason;
 use crate::wait::wait;
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{AgentLoss, Event};
@@ -25,17 +25,17 @@ use zprobe_model::trace::{AgentLoss, Event};
 /// All other agents of a job, from the point of view of the leader.
 #[derive(Debug)]
 pub struct Team {
-    part: Part,
-    members: Vec<Member>,
+    role: AgentRole,
+    members: Vec<TeamMember>,
     /// The address at which all other agents reach this machine; `None` if they reach it at different addresses.
     address: Option<IpAddr>,
     interface: String,
     /// Messages from ranks of other agents that are not delivered on this machine yet.
-    letters: Vec<Letter>,
+    rank_messages: Vec<RankMessage>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct TeamMember {
     agent: Agent,
     /// The known ranks of the agent.
     ranks: BTreeSet<usize>,
@@ -43,12 +43,12 @@ struct Member {
     has_looked: bool,
     clock_ns: i64,
     link: Link,
-    state: Progress,
+    state: AgentProgress,
 }
 
 /// The progress of an agent in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum AgentProgress {
     /// Processes of the agent are still running.
     Busy,
     /// All processes of the agent have ended.
@@ -60,9 +60,9 @@ enum Progress {
 }
 
 /// A message of another agent to the leader, or the loss of the agent.
-pub(crate) enum Heard<'a> {
+pub(crate) enum AgentNotice<'a> {
     /// A report about a rank of the agent.
-    News(News<'a>),
+    Report(RankReport<'a>),
     /// Ranks of the agent had no core for these times.
     Starved(Vec<(usize, Duration)>),
     /// The user has interrupted the agent.
@@ -81,14 +81,14 @@ impl Team {
     /// # Errors
     /// Fails if an agent does not connect within `patience`, or is about to run something else.
     pub fn gather(
-        part: Part,
+        role: AgentRole,
         settings: &Value,
         run_id: &str,
-        meeting: &Meeting,
+        rendezvous: &JobRendezvous,
         patience: Duration,
-    ) -> Result<Self, MeetingError> {
-        let own = part.announced(settings);
-        let came = meeting::lead(&own, meeting, patience)?;
+    ) -> Result<Self, RendezvousError> {
+        let own = role.announced(settings);
+        let came = rendezvous::lead(&own, rendezvous, patience)?;
         let addresses: Vec<IpAddr> =
             came.iter().map(|it| it.link.own_address()).collect::<io::Result<_>>()?;
         let address =
@@ -103,18 +103,18 @@ impl Team {
             let agent = came.announced.agent;
             let run = run_id.to_owned();
             // A broken connection is noticed when it is read from.
-            let _ = link.say(&Message::Welcome { run, index: agent.index, interface });
-            members.push(Member {
+            let _ = link.say(&AgentMessage::Welcome { run, index: agent.index, interface });
+            members.push(TeamMember {
                 ranks: agent.ranks.clone().collect(),
                 agent,
                 has_looked: false,
                 clock_ns: came.clock_ns,
                 link,
-                state: Progress::Done,
+                state: AgentProgress::Done,
             });
         }
         let interface = interface.unwrap_or_else(|| LOOPBACK.to_owned());
-        Ok(Self { part, members, address, interface, letters: Vec::new() })
+        Ok(Self { role, members, address, interface, rank_messages: Vec::new() })
     }
 
     /// Begins a run on all agents, and returns the place of the leader in the run.
@@ -122,7 +122,7 @@ impl Team {
         &mut self,
         run_id: &str,
         repeat: Option<usize>,
-    ) -> Result<Place, LaunchError> {
+    ) -> Result<RankShare, LaunchError> {
         let all = match self.members.first().and_then(|it| it.link.own_address().ok()) {
             Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -136,7 +136,7 @@ impl Team {
             listen().map_err(LaunchError::system("a socket for the TCPStore of the ranks"))?;
         self.start(run_id, repeat, Some(port));
         let own = self.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        Ok(self.part.place((own.to_string(), port), Some(store), self.interface.clone()))
+        Ok(self.role.place((own.to_string(), port), Some(store), self.interface.clone()))
     }
 
     /// Begins, on all agents, a run of commands whose processes join as its ranks.
@@ -146,10 +146,10 @@ impl Team {
 
     fn start(&mut self, run_id: &str, repeat: Option<usize>, port: Option<u16>) {
         for member in &mut self.members {
-            member.state = Progress::Busy;
+            member.state = AgentProgress::Busy;
             member.link.heard = Instant::now();
             // A broken connection is noticed when it is read from.
-            let _ = member.link.say(&Message::Start { run: run_id.to_owned(), repeat, port });
+            let _ = member.link.say(&AgentMessage::Start { run: run_id.to_owned(), repeat, port });
         }
     }
 
@@ -157,31 +157,31 @@ impl Team {
     /// leader's, in nanoseconds.
     pub(crate) fn agents(&self) -> impl Iterator<Item = (&Agent, i64)> {
         let others = self.members.iter().map(|member| (&member.agent, member.clock_ns));
-        [(&self.part.agent, 0)].into_iter().chain(others)
+        [(&self.role.agent, 0)].into_iter().chain(others)
     }
 
     /// True if an agent is lost, so that no further run is possible.
     pub fn has_lost(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.state, Progress::Lost))
+        self.members.iter().any(|member| matches!(member.state, AgentProgress::Lost))
     }
 
     /// Returns the descriptors of all connections with the events to poll for; `None` for agents that are done or
     /// lost.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, PollFlags)>> {
         self.members.iter().map(|member| {
-            let is_there = !matches!(member.state, Progress::Lost | Progress::Done);
+            let is_there = !matches!(member.state, AgentProgress::Lost | AgentProgress::Done);
             is_there.then(|| (member.link.as_fd(), member.link.awaited()))
         })
     }
 
     /// True if all processes have ended on the agents that are not lost.
     pub(crate) fn is_idle(&self) -> bool {
-        self.members.iter().all(|member| member.state != Progress::Busy)
+        self.members.iter().all(|member| member.state != AgentProgress::Busy)
     }
 
     /// True if all agents that are not lost have sent all messages about the run.
     pub(crate) fn is_done(&self) -> bool {
-        self.members.iter().all(|it| matches!(it.state, Progress::Done | Progress::Lost))
+        self.members.iter().all(|it| matches!(it.state, AgentProgress::Done | AgentProgress::Lost))
     }
 
     /// Receives the messages of the agent at `index`. Messages between ranks are passed on to the other agents at
@@ -189,13 +189,13 @@ impl Team {
     pub(crate) fn hear(
         &mut self,
         index: usize,
-        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+        to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<(), LaunchError> {
-        let mut letters = Vec::new();
-        let loss = self.members[index].hear(&mut letters, to)?;
-        for letter in letters {
-            self.pass_on(&letter, Some(index));
-            self.letters.push(letter);
+        let mut rank_messages = Vec::new();
+        let loss = self.members[index].hear(&mut rank_messages, to)?;
+        for rank_message in rank_messages {
+            self.pass_on(&rank_message, Some(index));
+            self.rank_messages.push(rank_message);
         }
         self.lose(index, loss, to)
     }
@@ -207,7 +207,7 @@ impl Team {
         is_enough: fn(&Self) -> bool,
         deadline: Instant,
         silence: Duration,
-        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+        to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<(), LaunchError> {
         let mut next = Instant::now();
         while !is_enough(self) && Instant::now() <= deadline {
@@ -223,35 +223,36 @@ impl Team {
     }
 
     /// Passes a message of a rank on to all agents except the agent at `from`.
-    fn pass_on(&mut self, letter: &Letter, from: Option<usize>) {
+    fn pass_on(&mut self, rank_message: &RankMessage, from: Option<usize>) {
         let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != from);
-        for (_, member) in others.filter(|(_, it)| it.state == Progress::Busy) {
+        for (_, member) in others.filter(|(_, it)| it.state == AgentProgress::Busy) {
             // A broken connection is noticed when it is read from.
-            let _ = member.link.say(&Message::Letter(letter.clone()));
+            let _ = member.link.say(&AgentMessage::RankMessage(rank_message.clone()));
         }
     }
 
     /// Sends a message of a rank of this process to all other agents.
-    pub(crate) fn post(&mut self, letter: &Letter) {
-        self.pass_on(letter, None);
+    pub(crate) fn post(&mut self, rank_message: &RankMessage) {
+        self.pass_on(rank_message, None);
     }
 
     /// Returns the messages to the ranks of this process that arrived since the last call.
-    pub(crate) fn take_letters(&mut self) -> Vec<Letter> {
-        std::mem::take(&mut self.letters)
+    pub(crate) fn take_rank_messages(&mut self) -> Vec<RankMessage> {
+        std::mem::take(&mut self.rank_messages)
     }
 
     /// Asks all agents for the stacks of silent ranks.
     pub(crate) fn ask_to_look(&mut self) {
         for member in &mut self.members {
             member.has_looked = false;
-            let _ = member.link.say(&Message::Look);
+            let _ = member.link.say(&AgentMessage::Look);
         }
     }
 
     /// True if all agents that are not lost have reported all facts about silent ranks.
     pub(crate) fn have_looked(&self) -> bool {
-        let is_left = |it: &&Member| matches!(it.state, Progress::Busy | Progress::Idle);
+        let is_left =
+            |it: &&TeamMember| matches!(it.state, AgentProgress::Busy | AgentProgress::Idle);
         self.members.iter().filter(is_left).all(|it| it.has_looked)
     }
 
@@ -260,19 +261,19 @@ impl Team {
     pub(crate) fn beat(
         &mut self,
         silence: Duration,
-        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+        to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<Instant, LaunchError> {
         let now = Instant::now();
         let mut next = now + BEAT;
         for index in 0..self.members.len() {
-            let Member { link, state, .. } = &mut self.members[index];
-            if matches!(state, Progress::Lost | Progress::Done) {
+            let TeamMember { link, state, .. } = &mut self.members[index];
+            if matches!(state, AgentProgress::Lost | AgentProgress::Done) {
                 continue;
             }
             if now >= link.beat {
                 link.beat = now + BEAT;
                 // A link that is broken shows when it is listened to.
-                let _ = link.say(&Message::Beat { starved: Vec::new() });
+                let _ = link.say(&AgentMessage::Beat { starved: Vec::new() });
             }
             next = next.min(link.beat);
             let is_silent =
@@ -286,37 +287,39 @@ impl Team {
         &mut self,
         index: usize,
         loss: Option<AgentLoss>,
-        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+        to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<(), LaunchError> {
         let Some(why) = loss else { return Ok(()) };
         let member = &mut self.members[index];
-        member.state = Progress::Lost;
+        member.state = AgentProgress::Lost;
         if member.agent.ranks.is_empty() {
-            let letters: Vec<Letter> = member.ranks.iter().copied().map(Letter::of_gone).collect();
-            letters.iter().for_each(|letter| self.pass_on(letter, Some(index)));
-            self.letters.extend(letters);
+            let rank_messages: Vec<RankMessage> =
+                member.ranks.iter().copied().map(RankMessage::of_gone).collect();
+            rank_messages.iter().for_each(|rank_message| self.pass_on(rank_message, Some(index)));
+            self.rank_messages.extend(rank_messages);
         }
         let member = &self.members[index];
-        to(Heard::Lost { agent: &member.agent, ranks: &member.ranks, why })
+        to(AgentNotice::Lost { agent: &member.agent, ranks: &member.ranks, why })
     }
 
     /// Asks all agents to end their processes. Returns the time until which agents may send their remaining messages.
-    pub(crate) fn end(&mut self, why: Why) -> Instant {
+    pub(crate) fn end(&mut self, why: StopReason) -> Instant {
         for member in &mut self.members {
-            if member.state != Progress::Lost {
-                let _ = member.link.say(&Message::End { why });
+            if member.state != AgentProgress::Lost {
+                let _ = member.link.say(&AgentMessage::End { why });
             }
         }
-        Instant::now() + FAREWELL
+        Instant::now() + SHUTDOWN_TIMEOUT
     }
 
     /// Marks the agents as lost that have not sent all messages about the run.
     pub(crate) fn give_up(
         &mut self,
-        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+        to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<(), LaunchError> {
         for index in 0..self.members.len() {
-            let is_left = !matches!(self.members[index].state, Progress::Done | Progress::Lost);
+            let is_left =
+                !matches!(self.members[index].state, AgentProgress::Done | AgentProgress::Lost);
             self.lose(index, is_left.then_some(AgentLoss::Silent), to)?;
         }
         Ok(())
@@ -325,95 +328,99 @@ impl Team {
     /// Tells all agents that the job is over, and the code with which they exit.
     pub fn over(mut self, exit: u8) {
         for member in &mut self.members {
-            let _ = member.link.say(&Message::Over { exit });
+            let _ = member.link.say(&AgentMessage::Over { exit });
         }
     }
 
     /// Tells all agents, before a run, that the job is over, and the reason.
     pub fn refuse(mut self, why: &str) {
-        meeting::refuse(self.members.iter_mut().map(|member| &mut member.link), why);
+        rendezvous::refuse(self.members.iter_mut().map(|member| &mut member.link), why);
     }
 }
 
-impl Member {
+impl TeamMember {
     /// Receives the messages of this agent. Returns the reason if the agent turns out to be lost.
     fn hear(
         &mut self,
-        letters: &mut Vec<Letter>,
-        to: &mut dyn FnMut(Heard<'_>) -> Result<(), LaunchError>,
+        rank_messages: &mut Vec<RankMessage>,
+        to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<Option<AgentLoss>, LaunchError> {
         let Self { agent, ranks, has_looked, link, state, .. } = self;
-        if *state == Progress::Lost {
+        if *state == AgentProgress::Lost {
             return Ok(None);
         }
-        let is_open = link.send().is_ok() && link.receive() == State::Open;
+        let is_open = link.send().is_ok() && link.receive() == ChannelState::Open;
         let joins = agent.ranks.is_empty();
         while let Some(said) = link.next() {
             let message = match said {
-                Said::Line { rank, line } if ranks.contains(&rank) => {
-                    to(Heard::News(News::Line { rank, line: Ok(line) }))?;
+                AgentLine::Line { rank, line } if ranks.contains(&rank) => {
+                    to(AgentNotice::Report(RankReport::Line { rank, line: Ok(line) }))?;
                     continue;
                 }
-                Said::Message(message) => *message,
-                Said::Line { .. } | Said::Garbled => return Ok(Some(AgentLoss::Garbled)),
+                AgentLine::Message(message) => *message,
+                AgentLine::Line { .. } | AgentLine::Garbled => return Ok(Some(AgentLoss::Garbled)),
             };
-            if let (Message::Spawned { rank, .. }, true) = (&message, joins) {
+            if let (AgentMessage::Spawned { rank, .. }, true) = (&message, joins) {
                 ranks.extend(Some(*rank).filter(|rank| *rank < MOST_RANKS));
             }
             let is_own = |rank: &usize| ranks.contains(rank);
             let heard = match message {
-                Message::Spawned { rank, pid, agent, t_ns } if is_own(&rank) => {
-                    Heard::News(News::Spawned { rank, pid, agent, t_ns })
+                AgentMessage::Spawned { rank, pid, agent, t_ns } if is_own(&rank) => {
+                    AgentNotice::Report(RankReport::Spawned { rank, pid, agent, t_ns })
                 }
-                Message::Ended { rank, outcome, t_ns } if is_own(&rank) => {
-                    Heard::News(News::Ended { rank, outcome, t_ns })
+                AgentMessage::Ended { rank, outcome, t_ns } if is_own(&rank) => {
+                    AgentNotice::Report(RankReport::Ended { rank, outcome, t_ns })
                 }
-                Message::Gone { rank } if is_own(&rank) => Heard::News(News::Gone { rank }),
-                Message::LetGo { rank } if is_own(&rank) => Heard::News(News::LetGo { rank }),
-                Message::Told { rank, event }
+                AgentMessage::Gone { rank } if is_own(&rank) => {
+                    AgentNotice::Report(RankReport::Gone { rank })
+                }
+                AgentMessage::LetGo { rank } if is_own(&rank) => {
+                    AgentNotice::Report(RankReport::LetGo { rank })
+                }
+                AgentMessage::Told { rank, event }
                     if joins && rank.iter().all(is_own) && is_told_of_commands(&event) =>
                 {
-                    Heard::News(News::Told { rank, event: *event })
+                    AgentNotice::Report(RankReport::Event { rank, event: *event })
                 }
-                Message::TooLong { rank, start } if is_own(&rank) => {
-                    Heard::News(News::TooLong { rank, start })
+                AgentMessage::TooLong { rank, start } if is_own(&rank) => {
+                    AgentNotice::Report(RankReport::TooLong { rank, start })
                 }
-                Message::LastWords { rank, tail } if rank.iter().all(is_own) => {
-                    Heard::News(News::LastWords { rank, tail })
+                AgentMessage::LastWords { rank, tail } if rank.iter().all(is_own) => {
+                    AgentNotice::Report(RankReport::Stderr { rank, tail })
                 }
-                Message::HostViolated { violation, line } => {
-                    Heard::News(News::HostViolated { violation, line })
+                AgentMessage::HostViolated { violation, line } => {
+                    AgentNotice::Report(RankReport::HostViolated { violation, line })
                 }
-                Message::Beat { starved } if starved.iter().all(|(rank, _)| is_own(rank)) => {
+                AgentMessage::Beat { starved } if starved.iter().all(|(rank, _)| is_own(rank)) => {
                     let time = |(rank, ns)| (rank, Duration::from_nanos(ns));
-                    Heard::Starved(starved.into_iter().map(time).collect())
+                    AgentNotice::Starved(starved.into_iter().map(time).collect())
                 }
-                Message::Letter(letter) => {
-                    letters.push(letter);
+                AgentMessage::RankMessage(rank_message) => {
+                    rank_messages.push(rank_message);
                     continue;
                 }
-                Message::Looked => {
+                AgentMessage::Looked => {
                     *has_looked = true;
                     continue;
                 }
-                Message::Idle => {
-                    *state = Progress::Idle;
+                AgentMessage::Idle => {
+                    *state = AgentProgress::Idle;
                     continue;
                 }
-                Message::Interrupted => Heard::Interrupted,
-                Message::Failed { message } => {
-                    *state = Progress::Done;
-                    Heard::Failed { machine: &agent.machine, message }
+                AgentMessage::Interrupted => AgentNotice::Interrupted,
+                AgentMessage::Failed { message } => {
+                    *state = AgentProgress::Done;
+                    AgentNotice::Failed { machine: &agent.machine, message }
                 }
-                Message::Done { survivors } => {
-                    *state = Progress::Done;
-                    Heard::Done(survivors)
+                AgentMessage::Done { survivors } => {
+                    *state = AgentProgress::Done;
+                    AgentNotice::Done(survivors)
                 }
                 _ => return Ok(Some(AgentLoss::Garbled)),
             };
             to(heard)?;
         }
-        Ok((!is_open && *state != Progress::Done).then_some(AgentLoss::Closed))
+        Ok((!is_open && *state != AgentProgress::Done).then_some(AgentLoss::Closed))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::Order;
+use super::ExecRequest;
 use crate::adapters;
 use crate::stack_signal;
 use zprobe_model::run_dir;
@@ -84,7 +84,7 @@ const SETTINGS: &str = "settings.json";
 /// # Errors
 /// Fails if the run directory cannot be written.
 pub fn write(
-    order: &Order,
+    order: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
     channels: &Path,

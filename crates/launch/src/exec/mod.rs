@@ -2,7 +2,7 @@
 //!
 //! The script is not changed. A directory at the head of `PYTHONPATH` has a `sitecustomize` that watches torch in
 //! every Python process of the command (`attach`). A process that calls backward joins the run as a rank
-//! ([`crate::Joining`]), and its reports become the trace.
+//! ([`crate::JoiningRun`]), and its reports become the trace.
 //!
 //! Stamps replace the gradients of the leaf parameters in the first step; from them zprobe reads the place of every
 //! element in the optimizers. Codes ([`zprobe_model::spec::code`]) replace the gradients in the next two steps; from them
@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::agents::{Leader, Team};
-use crate::{Ended, Joining, LaunchError, UserCommand};
+use crate::{JoiningRun, LaunchError, Survivors, UserCommand};
 use zprobe_model::run_dir;
 use zprobe_model::spec::{CODED_SCRIPT, Found, RunSpec, Scale, ScriptOptions, Weighting};
 use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Record};
@@ -29,7 +29,7 @@ const LOCK: &str = "zprobe.lock";
 
 /// All inputs of a run of a user's script.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct ExecRequest {
     /// The command, exactly as the user starts it without zprobe.
     pub command: Vec<OsString>,
     /// True if no optimizer is to step.
@@ -46,7 +46,7 @@ pub struct Order {
     pub timeout_s: u64,
 }
 
-impl Order {
+impl ExecRequest {
     /// Returns all settings, by name, that must be the same in all commands of a script on several machines.
     pub fn settings(&self) -> Value {
         json!({
@@ -77,9 +77,9 @@ impl Order {
 
 /// The end of a script under `zprobe exec`.
 #[derive(Debug)]
-pub struct Over {
+pub struct ScriptEnd {
     /// The processes of the script that survived.
-    pub ended: Ended,
+    pub ended: Survivors,
     /// The outcome of the command; `None` if zprobe had to kill the command. With a command on each of several
     /// machines, this is the first outcome that is not a success.
     pub outcome: Option<Outcome>,
@@ -94,13 +94,13 @@ pub struct Over {
 /// # Errors
 /// Fails if a command does not start, if two commands train separately, or if the run directory cannot be written.
 pub fn record(
-    order: &Order,
+    order: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
     team: Option<&mut Team>,
     observer: &mut dyn FnMut(&Record),
     is_complete: &mut dyn FnMut(),
-) -> Result<Over> {
+) -> Result<ScriptEnd> {
     let (mut outcome, mut on_purpose) = (None, false);
     let (mut world_size, mut finished) = (usize::MAX, BTreeSet::new());
     let mut observer = |record: &Record| {
@@ -126,7 +126,7 @@ pub fn record(
         None => joining.run(&mut observer),
     })?;
     on_purpose &= order.observe.is_none() && finished.len() == world_size;
-    Ok(Over { ended, outcome: outcome.flatten(), on_purpose })
+    Ok(ScriptEnd { ended, outcome: outcome.flatten(), on_purpose })
 }
 
 /// Runs the script as this process's part of a run that another agent leads. The trace in `run_dir` contains only the
@@ -134,17 +134,22 @@ pub fn record(
 ///
 /// # Errors
 /// Fails like [`record`].
-pub fn follow(order: &Order, run_id: &str, run_dir: &Path, leader: &mut Leader) -> Result<Ended> {
+pub fn follow(
+    order: &ExecRequest,
+    run_id: &str,
+    run_dir: &Path,
+    leader: &mut Leader,
+) -> Result<Survivors> {
     join(order, run_id, run_dir, |joining| joining.follow(leader))
 }
 
 /// Prepares `run_dir` for the ranks of the script, and runs the script.
 fn join(
-    order: &Order,
+    order: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
-    run: impl FnOnce(&Joining<'_>) -> Result<Ended, LaunchError>,
-) -> Result<Ended> {
+    run: impl FnOnce(&JoiningRun<'_>) -> Result<Survivors, LaunchError>,
+) -> Result<Survivors> {
     let run_dir = std::path::absolute(run_dir).context("cannot determine the working directory")?;
     let (channels, processes) = (run_dir.join("ranks"), run_dir.join("processes"));
     for directory in [&channels, &processes] {
@@ -166,7 +171,7 @@ fn join(
         goes_on: order.observe.is_some(),
     };
     let spec = order.spec();
-    let ended = run(&Joining { run_id, spec: &spec, command, run_dir: &run_dir });
+    let ended = run(&JoiningRun { run_id, spec: &spec, command, run_dir: &run_dir });
     drop(life);
     Ok(ended?)
 }

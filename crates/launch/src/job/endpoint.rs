@@ -4,8 +4,8 @@ use std::fmt;
 
 use nix::unistd::geteuid;
 
-use super::variables::Variables;
-use super::{Job, Launcher, Unclear};
+use super::variables::JobVariables;
+use super::{Job, Launcher, UnclearRank};
 
 /// The range from which the port of a job without a given port is chosen. The range is below the ports that Linux
 /// assigns to outgoing connections.
@@ -79,7 +79,10 @@ impl Endpoint {
     }
 
     /// Returns the endpoint that the environment variables name.
-    pub(super) fn told(job: &Job, variables: &Variables<'_>) -> Result<Self, Unclear> {
+    pub(super) fn from_variables(
+        job: &Job,
+        variables: &JobVariables<'_>,
+    ) -> Result<Self, UnclearRank> {
         let get = |name| variables.get(name);
         let by_torch = [["MASTER_ADDR", "MASTER_PORT"], ["PET_MASTER_ADDR", "PET_MASTER_PORT"]];
         for [address, port] in by_torch {
@@ -87,7 +90,7 @@ impl Endpoint {
             let port = number
                 .trim()
                 .parse()
-                .map_err(|_| Unclear::NoNumber { name: port, value: number })?;
+                .map_err(|_| UnclearRank::NoNumber { name: port, value: number })?;
             if get("TORCHELASTIC_USE_AGENT_STORE").is_none_or(|it| it != "True") {
                 return Ok(Self::At { host, port });
             }
@@ -97,7 +100,7 @@ impl Endpoint {
         }
         if let Some(endpoint) = get("PET_RDZV_ENDPOINT") {
             return Self::named(&endpoint)
-                .map_err(|why| Unclear::Endpoint { name: "PET_RDZV_ENDPOINT", why });
+                .map_err(|why| UnclearRank::Endpoint { name: "PET_RDZV_ENDPOINT", why });
         }
         let is_all_here = job.on_machine.is_some_and(|(_, here)| here == job.size);
         let nodes = get("SLURM_STEP_NODELIST").or_else(|| get("SLURM_JOB_NODELIST"));
@@ -107,21 +110,21 @@ impl Endpoint {
         };
         match (host, identity(variables)) {
             (Some(host), Some(identity)) => Ok(Self::At { host, port: port_of(&identity) }),
-            _ => Err(Unclear::NoEndpoint { launcher: job.launcher }),
+            _ => Err(UnclearRank::NoEndpoint { launcher: job.launcher }),
         }
     }
 }
 
 /// Returns the token for a job without a given token, made of facts that only the processes of the job share. The
 /// token keeps jobs apart, and is not a secret on the machines of the job.
-pub(super) fn token(endpoint: &Endpoint, variables: &Variables<'_>) -> String {
+pub(super) fn token(endpoint: &Endpoint, variables: &JobVariables<'_>) -> String {
     let identity = identity(variables).unwrap_or_default();
     let (Endpoint::At { port, .. } | Endpoint::Store { port, .. }) = endpoint;
     format!("{identity}/{}/{port}", geteuid())
 }
 
 /// Returns a text that all processes of a job share, and that differs between jobs.
-fn identity(variables: &Variables<'_>) -> Option<String> {
+fn identity(variables: &JobVariables<'_>) -> Option<String> {
     let of = |names: &[&str]| {
         let values: Option<Vec<String>> = names.iter().map(|name| variables.get(name)).collect();
         Some(values?.join("."))

@@ -9,15 +9,15 @@
 //! (`words.rs`).
 
 mod endpoint;
+mod launcher_command;
 mod variables;
-mod words;
 
 use std::ffi::OsString;
 use std::fmt;
 
 pub use endpoint::Endpoint;
-pub use variables::Unclear;
-use variables::Variables;
+use variables::JobVariables;
+pub use variables::UnclearRank;
 
 /// The number of a process that does not have a number before the rendezvous with the other processes.
 pub const UNNUMBERED: usize = usize::MAX;
@@ -72,7 +72,7 @@ pub struct Job {
 
 /// The rendezvous of the processes of a job: its address, and the token by which the processes recognise each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct JobRendezvous {
     /// The address of the rendezvous.
     pub endpoint: Endpoint,
     /// The token by which the processes of the job recognise each other.
@@ -85,8 +85,8 @@ impl Job {
     ///
     /// # Errors
     /// Fails if the variables of a launcher contradict each other, or if a variable is missing or is not a number.
-    pub fn of_this_process() -> Result<Option<Self>, Unclear> {
-        variables::read(&Variables(&of_this_process))
+    pub fn of_this_process() -> Result<Option<Self>, UnclearRank> {
+        variables::read(&JobVariables(&of_this_process))
     }
 
     /// Returns the job of a process that starts the launcher command `command`, read from the words of the command,
@@ -94,27 +94,27 @@ impl Job {
     ///
     /// # Errors
     /// Fails if the words do not determine the number of processes or their rendezvous address.
-    pub fn of_command(command: &[OsString]) -> Result<Option<Self>, Unclear> {
-        words::read(command, &Variables(&of_this_process))
+    pub fn of_command(command: &[OsString]) -> Result<Option<Self>, UnclearRank> {
+        launcher_command::read(command, &JobVariables(&of_this_process))
     }
 
     /// Returns the rendezvous address of this job's processes, from the words of the command or from the environment.
     ///
     /// # Errors
     /// Fails if neither the words nor the environment name the address.
-    pub fn endpoint(&self) -> Result<Endpoint, Unclear> {
+    pub fn endpoint(&self) -> Result<Endpoint, UnclearRank> {
         match &self.endpoint {
             Some(endpoint) => Ok(endpoint.clone()),
-            None => Endpoint::told(self, &Variables(&of_this_process)),
+            None => Endpoint::from_variables(self, &JobVariables(&of_this_process)),
         }
     }
 
     /// Returns the rendezvous of this job's processes at an address, with the token `token`, or with a token from the
     /// environment if it is `None`.
-    pub fn meeting(&self, endpoint: Endpoint, token: Option<String>) -> Meeting {
-        let own = || endpoint::token(&endpoint, &Variables(&of_this_process));
+    pub fn meeting(&self, endpoint: Endpoint, token: Option<String>) -> JobRendezvous {
+        let own = || endpoint::token(&endpoint, &JobVariables(&of_this_process));
         let token = token.unwrap_or_else(own);
-        Meeting { endpoint, token }
+        JobRendezvous { endpoint, token }
     }
 
     /// True if the process is one rank, and false if it is a node that starts ranks.

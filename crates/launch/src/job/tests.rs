@@ -5,7 +5,7 @@ fn told(variables: &[(&str, &str)]) -> String {
     let variable = |name: &str| {
         variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned())
     };
-    match variables::read(&Variables(&variable)) {
+    match variables::read(&JobVariables(&variable)) {
         Ok(Some(job)) => job.to_string(),
         Ok(None) => "by itself".to_owned(),
         Err(unclear) => format!("unclear: {unclear}"),
@@ -60,7 +60,7 @@ fn srun_tells_the_place_on_the_node_by_lists() {
             ("SLURM_LOCALID", local),
         ];
         let find = |name: &str| variables.iter().find(|it| it.0 == name).map(|it| it.1.to_owned());
-        variables::read(&Variables(&find)).unwrap().unwrap().on_machine
+        variables::read(&JobVariables(&find)).unwrap().unwrap().on_machine
     };
     assert_eq!(on_node("0", "1"), Some((1, 2)));
     assert_eq!(on_node("2", "0"), Some((0, 2)));
@@ -81,7 +81,7 @@ fn processes_meet_where_their_launcher_says() {
     };
     let meet = |job: &Job, given: &[(&str, &str)]| {
         let find = |name: &str| given.iter().find(|it| it.0 == name).map(|it| it.1.to_owned());
-        match Endpoint::told(job, &Variables(&find)) {
+        match Endpoint::from_variables(job, &JobVariables(&find)) {
             Ok(endpoint) => format!("{endpoint:?}"),
             Err(unclear) => unclear.to_string(),
         }

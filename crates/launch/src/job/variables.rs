@@ -8,7 +8,7 @@ const FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
 
 /// The reasons why the number of a process in its job cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unclear {
+pub enum UnclearRank {
     /// The number of a process is not below the number of processes.
     #[error(
         "{index}={place} with {size}={of}: {index} counts from 0 and must be below {size}; start the process \
@@ -78,7 +78,7 @@ pub enum Unclear {
 }
 
 /// The names of a launcher's variables.
-struct Names {
+struct VariableNames {
     launcher: Launcher,
     /// The variable with the number of this process in the job, and the variable with the number of all processes.
     job: [&'static str; 2],
@@ -87,38 +87,42 @@ struct Names {
     machine: Option<[&'static str; 2]>,
 }
 
-const TORCHRUN: Names = Names {
+const TORCHRUN: VariableNames = VariableNames {
     launcher: Launcher::Torchrun,
     job: ["RANK", "WORLD_SIZE"],
     machine: Some(["LOCAL_RANK", "LOCAL_WORLD_SIZE"]),
 };
 
-const NODE: Names = Names { launcher: Launcher::Node, job: ["RANK", "WORLD_SIZE"], machine: None };
+const NODE: VariableNames =
+    VariableNames { launcher: Launcher::Node, job: ["RANK", "WORLD_SIZE"], machine: None };
 
 /// The flags of torchrun as variables. Operators use them to start one process for each node.
-const NODE_OF_TORCHRUN: Names =
-    Names { launcher: Launcher::Node, job: ["PET_NODE_RANK", "PET_NNODES"], machine: None };
+const NODE_OF_TORCHRUN: VariableNames =
+    VariableNames { launcher: Launcher::Node, job: ["PET_NODE_RANK", "PET_NNODES"], machine: None };
 
-const SRUN: Names =
-    Names { launcher: Launcher::Srun, job: ["SLURM_PROCID", "SLURM_NTASKS"], machine: None };
+const SRUN: VariableNames = VariableNames {
+    launcher: Launcher::Srun,
+    job: ["SLURM_PROCID", "SLURM_NTASKS"],
+    machine: None,
+};
 
-const OPEN_MPI: Names = Names {
+const OPEN_MPI: VariableNames = VariableNames {
     launcher: Launcher::OpenMpi,
     job: ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
     machine: Some(["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"]),
 };
 
-const PMI: Names = Names {
+const PMI: VariableNames = VariableNames {
     launcher: Launcher::Pmi,
     job: ["PMI_RANK", "PMI_SIZE"],
     machine: Some(["MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
 };
 
 /// The environment variables of a process. Empty variables count as unset.
-pub(super) struct Variables<'a>(pub(super) &'a dyn Fn(&str) -> Option<String>);
+pub(super) struct JobVariables<'a>(pub(super) &'a dyn Fn(&str) -> Option<String>);
 
 /// Reads the number of a process in its job from the environment variables.
-pub(super) fn read(variables: &Variables<'_>) -> Result<Option<Job>, Unclear> {
+pub(super) fn read(variables: &JobVariables<'_>) -> Result<Option<Job>, UnclearRank> {
     if variables.are_set(&["LOCAL_RANK"]) || variables.are_set(&["TORCHELASTIC_RUN_ID"]) {
         return variables.place(&TORCHRUN);
     }
@@ -145,7 +149,7 @@ pub(super) fn read(variables: &Variables<'_>) -> Result<Option<Job>, Unclear> {
     })
 }
 
-impl Variables<'_> {
+impl JobVariables<'_> {
     /// Returns the value of a variable, or `None` if the variable is unset or empty.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.is_empty())
@@ -155,13 +159,13 @@ impl Variables<'_> {
         names.iter().all(|name| self.get(name).is_some())
     }
 
-    fn number(&self, name: &'static str) -> Result<Option<usize>, Unclear> {
+    fn number(&self, name: &'static str) -> Result<Option<usize>, UnclearRank> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        value.trim().parse().map(Some).map_err(|_| Unclear::NoNumber { name, value })
+        value.trim().parse().map(Some).map_err(|_| UnclearRank::NoNumber { name, value })
     }
 
     /// True in a step that srun started, and false in the batch script of a job.
-    fn is_step_of_srun(&self) -> Result<bool, Unclear> {
+    fn is_step_of_srun(&self) -> Result<bool, UnclearRank> {
         let step = self.number("SLURM_STEP_ID")?;
         Ok(step.is_some_and(|step| (step as u64) < FIRST_SPECIAL_STEP))
     }
@@ -189,12 +193,12 @@ impl Variables<'_> {
     }
 
     /// Returns the job that a launcher's variables describe, or `None` if the first of the variables is not set.
-    fn place_if_set(&self, names: &Names) -> Result<Option<Job>, Unclear> {
+    fn place_if_set(&self, names: &VariableNames) -> Result<Option<Job>, UnclearRank> {
         if self.are_set(&names.job[..1]) { self.place(names) } else { Ok(None) }
     }
 
     /// Returns the job that a launcher's variables describe. The variables must be set.
-    fn place(&self, names: &Names) -> Result<Option<Job>, Unclear> {
+    fn place(&self, names: &VariableNames) -> Result<Option<Job>, UnclearRank> {
         let (index, size) = match self.pair(names.job)? {
             [Some(index), Some(size)] => (index, size),
             [index, _] => {
@@ -206,7 +210,7 @@ impl Variables<'_> {
                 }
                 let beside = [first, second, "LOCAL_RANK", "TORCHELASTIC_RUN_ID"];
                 let present = beside.into_iter().find(|name| is_set(name)).unwrap_or(second);
-                return Err(Unclear::Missing { present, missing: missing[0] });
+                return Err(UnclearRank::Missing { present, missing: missing[0] });
             }
         };
         let on_machine = match names.machine.map(|names| self.pair(names)).transpose()? {
@@ -220,11 +224,11 @@ impl Variables<'_> {
     }
 
     /// Returns the number of a process and the number of processes. The first must be below the second.
-    fn pair(&self, [index, size]: [&'static str; 2]) -> Result<[Option<usize>; 2], Unclear> {
+    fn pair(&self, [index, size]: [&'static str; 2]) -> Result<[Option<usize>; 2], UnclearRank> {
         let pair = [self.number(index)?, self.number(size)?];
         match pair {
             [Some(place), Some(of)] if place >= of => {
-                Err(Unclear::Beyond { index, place, size, of })
+                Err(UnclearRank::Beyond { index, place, size, of })
             }
             pair => Ok(pair),
         }

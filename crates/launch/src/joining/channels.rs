@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::fstat;
 
 use crate::LaunchError;
-use crate::channel::{Channel, State};
-use crate::news::{News, Sink};
+use crate::channel::{Channel, ChannelState};
+use crate::rank_report::{RankReport, ReportSink};
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::LONGEST_LINE;
 
@@ -43,7 +43,7 @@ impl Channels {
     }
 
     /// Reports the new lines of all channels.
-    pub(super) fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    pub(super) fn hear(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         for (&rank, channel) in &mut self.ranks {
             hear(rank, channel, sink)?;
         }
@@ -55,22 +55,22 @@ impl Channels {
 fn hear(
     rank: usize,
     channel: &mut Option<Channel>,
-    sink: &mut Sink<'_>,
+    sink: &mut ReportSink<'_>,
 ) -> Result<(), LaunchError> {
     let Some(mut open) = channel.take() else { return Ok(()) };
     loop {
         let state = open.receive();
         while let Some(line) = open.next_line() {
             let is_too_long = line.is_err();
-            sink(News::Line { rank, line })?;
+            sink(RankReport::Line { rank, line })?;
             if is_too_long {
                 return Ok(());
             }
         }
         // At the end of a file, the channel reports the state of a closed pipe, but the rank may write more.
-        if state == State::Closed {
+        if state == ChannelState::Closed {
             if is_unlinked(&open) {
-                return sink(News::LetGo { rank });
+                return sink(RankReport::LetGo { rank });
             }
             *channel = Some(open);
             return Ok(());
@@ -99,8 +99,8 @@ mod tests {
     /// Returns the lines that are new, each after the number of its rank.
     fn heard(channels: &mut Channels) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut sink = |news: News<'_>| {
-            if let News::Line { rank, line: Ok(line) } = news {
+        let mut sink = |report: RankReport<'_>| {
+            if let RankReport::Line { rank, line: Ok(line) } = report {
                 lines.push(format!("{rank} {}", String::from_utf8_lossy(line)));
             }
             Ok(())
@@ -136,10 +136,10 @@ mod tests {
         channels.look_for_new().expect("a directory");
         fs::remove_file(&path).expect("a file");
         let mut told = Vec::new();
-        let mut sink = |news: News<'_>| {
-            told.push(match news {
-                News::Line { rank, .. } => format!("line {rank}"),
-                News::LetGo { rank } => format!("let go {rank}"),
+        let mut sink = |report: RankReport<'_>| {
+            told.push(match report {
+                RankReport::Line { rank, .. } => format!("line {rank}"),
+                RankReport::LetGo { rank } => format!("let go {rank}"),
                 _ => "else".to_owned(),
             });
             Ok(())

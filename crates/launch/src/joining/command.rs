@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The process of the user's command, which is a child of this process.
-pub(super) struct Command {
+pub(super) struct ChildCommand {
     pid: Pid,
     /// The outcome of the process; `None` while the process runs.
     pub(super) outcome: Option<Outcome>,
@@ -29,7 +29,7 @@ pub(super) struct Command {
     pub(super) was_asked: bool,
 }
 
-impl Command {
+impl ChildCommand {
     /// Starts the user's command as a part of the run `run`.
     pub(super) fn start(of: &UserCommand<'_>, run: &str) -> Result<Self, LaunchError> {
         let [program, arguments @ ..] = of.words else {

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::news::Letter;
+use crate::rank_report::RankMessage;
 
 /// The name of the mailbox directory, which is inside the directory of the channels.
 const DIRECTORY: &str = "mail";
@@ -30,29 +30,29 @@ impl Mailbox {
     }
 
     /// Returns the messages that ranks of this machine have posted since the last call.
-    pub(super) fn collect(&mut self) -> io::Result<Vec<Letter>> {
+    pub(super) fn collect(&mut self) -> io::Result<Vec<RankMessage>> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             // The directory does not exist before the first rank creates it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let mut letters = Vec::new();
+        let mut rank_messages = Vec::new();
         for entry in entries {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             if is_name(&name) && !self.seen.contains(&name) {
                 let text = fs::read_to_string(entry.path())?;
                 self.seen.insert(name.clone());
-                letters.push(Letter { name, text });
+                rank_messages.push(RankMessage { name, text });
             }
         }
-        Ok(letters)
+        Ok(rank_messages)
     }
 
     /// Announces that a rank of this machine is gone, so that no other rank waits for its messages.
     pub(super) fn say_gone(&self, rank: usize) {
-        let Letter { name, text } = Letter::of_gone(rank);
+        let RankMessage { name, text } = RankMessage::of_gone(rank);
         // If no message was posted, or the mailbox is not writable, the other ranks wait no longer than their own
         // patience.
         if self.directory.exists() {
@@ -61,8 +61,8 @@ impl Mailbox {
     }
 
     /// Puts a message from another machine into the mailbox.
-    pub(super) fn deliver(&mut self, letter: &Letter) -> io::Result<()> {
-        let Letter { name, text } = letter;
+    pub(super) fn deliver(&mut self, rank_message: &RankMessage) -> io::Result<()> {
+        let RankMessage { name, text } = rank_message;
         if !is_name(name) || !self.seen.insert(name.clone()) {
             return Ok(());
         }
@@ -90,8 +90,8 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn letter(name: &str) -> Letter {
-        Letter { name: name.to_owned(), text: format!("to {name}") }
+    fn rank_message(name: &str) -> RankMessage {
+        RankMessage { name: name.to_owned(), text: format!("to {name}") }
     }
 
     #[test]
@@ -104,11 +104,11 @@ mod tests {
         fs::create_dir(&mail).expect("room");
         fs::write(mail.join("first-step.0"), "to first-step.0").expect("room");
         fs::write(mail.join("first-step.1.part"), "to").expect("room");
-        assert_eq!(first.collect().expect("a mailbox"), [letter("first-step.0")]);
+        assert_eq!(first.collect().expect("a mailbox"), [rank_message("first-step.0")]);
         assert_eq!(first.collect().expect("a mailbox"), []);
-        second.deliver(&letter("first-step.0")).expect("room");
+        second.deliver(&rank_message("first-step.0")).expect("room");
         let delivered = fs::read_to_string(there.path().join(DIRECTORY).join("first-step.0"));
-        assert_eq!(delivered.expect("a letter"), "to first-step.0");
+        assert_eq!(delivered.expect("a message"), "to first-step.0");
         assert_eq!(second.collect().expect("a mailbox"), []);
     }
 
@@ -118,7 +118,7 @@ mod tests {
         let mut mailbox = Mailbox::below(dir.path());
         mailbox.say_gone(1);
         assert!(!dir.path().join(DIRECTORY).exists());
-        mailbox.deliver(&letter("first-step.0")).expect("room");
+        mailbox.deliver(&rank_message("first-step.0")).expect("room");
         mailbox.say_gone(1);
         let names: Vec<String> =
             mailbox.collect().expect("a mailbox").into_iter().map(|it| it.name).collect();
@@ -130,7 +130,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut mailbox = Mailbox::below(dir.path());
         for name in ["../0-1.jsonl", ".hidden", "/etc/passwd", "a/b", ""] {
-            mailbox.deliver(&letter(name)).expect("nothing to write");
+            mailbox.deliver(&rank_message(name)).expect("nothing to write");
         }
         assert!(!dir.path().join(DIRECTORY).exists());
     }

@@ -18,15 +18,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::LaunchError;
-use super::news::{Letter, News, Sink};
-use super::ranks::{Ranks, Standing, Why};
-use super::recorder::now_ns;
+use super::rank_report::{RankMessage, RankReport, ReportSink};
+use super::ranks::{FinalState, RankProcesses, StopReason};
 use super::starvation::Starvation;
 use super::strays::Strays;
+use super::trace_writer::now_ns;
 use channels::Channels;
-use command::Command;
+use command::ChildCommand;
 use mailbox::Mailbox;
-use processes::Processes;
+use processes::PythonProcesses;
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{Event, Outcome};
 
@@ -63,7 +63,7 @@ pub(super) struct Joined<'a> {
     run: &'a str,
     /// The number of this agent; `None` in a run without other agents.
     agent: Option<usize>,
-    command: Command,
+    command: ChildCommand,
     strays: Strays,
     channels: Channels,
     mailbox: Mailbox,
@@ -91,7 +91,7 @@ impl<'a> Joined<'a> {
             of: *of,
             run,
             agent,
-            command: Command::start(of, run)?,
+            command: ChildCommand::start(of, run)?,
             strays: Strays::of(run),
             channels: Channels::in_dir(of.channels),
             mailbox: Mailbox::below(of.channels),
@@ -105,25 +105,32 @@ impl<'a> Joined<'a> {
     }
 
     /// Reads the new lines and messages of the ranks, and reports ranks that have joined since the last call.
-    fn hear(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn hear(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let unreadable = LaunchError::unreadable(self.of.channels);
         for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
             self.introduce(rank, pid, sink)?;
         }
         if self.agent.is_some() {
             let unreadable = LaunchError::unreadable(self.of.channels);
-            let letters = self.mailbox.collect().map_err(unreadable)?;
-            letters.into_iter().try_for_each(|letter| sink(News::Letter(letter)))?;
+            let rank_messages = self.mailbox.collect().map_err(unreadable)?;
+            rank_messages
+                .into_iter()
+                .try_for_each(|rank_message| sink(RankReport::Message(rank_message)))?;
         }
         self.channels.hear(sink)
     }
 
     /// Notes and reports the process of a rank.
-    fn introduce(&mut self, rank: usize, pid: u32, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn introduce(
+        &mut self,
+        rank: usize,
+        pid: u32,
+        sink: &mut ReportSink<'_>,
+    ) -> Result<(), LaunchError> {
         self.pids.insert(rank, pid);
         let start = stat::start(pid).filter(|_| self.strays.are(pid));
         self.here.extend(start.map(|start| (rank, start)));
-        sink(News::Spawned { rank, pid, agent: self.agent, t_ns: now_ns() })
+        sink(RankReport::Spawned { rank, pid, agent: self.agent, t_ns: now_ns() })
     }
 
     /// Returns the ranks, with process ids, whose processes run on this machine as far as is known.
@@ -134,7 +141,7 @@ impl<'a> Joined<'a> {
     }
 
     /// Reports ranks whose processes are gone. Their outcomes are not known before the command is over.
-    fn look_for_ends(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn look_for_ends(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let is_gone =
             |(rank, pid): &(usize, u32)| stat::start(*pid).as_ref() != self.here.get(rank);
         let gone: Vec<usize> = self.left().filter(is_gone).map(|(rank, _)| rank).collect();
@@ -145,7 +152,7 @@ impl<'a> Joined<'a> {
         for rank in gone {
             self.gone.insert(rank);
             self.mailbox.say_gone(rank);
-            sink(News::Gone { rank })?;
+            sink(RankReport::Gone { rank })?;
         }
         Ok(())
     }
@@ -155,21 +162,21 @@ impl<'a> Joined<'a> {
         &self,
         rank: usize,
         has_finished: bool,
-        why: Why,
-        processes: &Processes,
+        why: StopReason,
+        processes: &PythonProcesses,
     ) -> Outcome {
         match why {
             _ if has_finished => Outcome::Code(0),
-            Why::Over => self.ended_with_command(rank, processes).unwrap_or(Outcome::Unseen),
-            Why::Silent | Why::Interrupted => Outcome::Reaped,
-            Why::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
-            Why::Crashed | Why::Lingers => Outcome::Unseen,
+            StopReason::Over => self.ended_with_command(rank, processes).unwrap_or(Outcome::Unseen),
+            StopReason::Silent | StopReason::Interrupted => Outcome::Reaped,
+            StopReason::Crashed if self.at_the_end.contains(&rank) => Outcome::Reaped,
+            StopReason::Crashed | StopReason::Lingers => Outcome::Unseen,
         }
     }
 
     /// Returns the outcome of a rank that is the command itself, or that ended together with the command by a signal.
     /// Returns `None` if zprobe has asked the command to end because another agent said so.
-    fn ended_with_command(&self, rank: usize, processes: &Processes) -> Option<Outcome> {
+    fn ended_with_command(&self, rank: usize, processes: &PythonProcesses) -> Option<Outcome> {
         if self.command.was_asked {
             return None;
         }
@@ -184,21 +191,21 @@ impl<'a> Joined<'a> {
         signal.map(Outcome::WithLauncher)
     }
 
-    fn processes(&self) -> Result<Processes, LaunchError> {
-        Processes::read(self.of.processes).map_err(LaunchError::unreadable(self.of.processes))
+    fn processes(&self) -> Result<PythonProcesses, LaunchError> {
+        PythonProcesses::read(self.of.processes).map_err(LaunchError::unreadable(self.of.processes))
     }
 }
 
-impl Ranks for Joined<'_> {
+impl RankProcesses for Joined<'_> {
     fn is_over(&self) -> bool {
         self.command.outcome.is_some()
     }
 
-    fn reap(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn reap(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         if self.command.reap() { self.hear(sink) } else { Ok(()) }
     }
 
-    fn look(&mut self, sink: &mut Sink<'_>) -> Result<Option<Instant>, LaunchError> {
+    fn look(&mut self, sink: &mut ReportSink<'_>) -> Result<Option<Instant>, LaunchError> {
         let now = Instant::now();
         if now >= self.next_look {
             self.hear(sink)?;
@@ -224,7 +231,7 @@ impl Ranks for Joined<'_> {
         true
     }
 
-    fn before_silence(&mut self, sink: &mut Sink<'_>) -> Result<(), LaunchError> {
+    fn before_silence(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let unreadable = LaunchError::unreadable(self.of.processes);
         processes::take_stacks(self.of.processes, self.run).map_err(unreadable)?;
         let processes = self.processes()?;
@@ -238,11 +245,11 @@ impl Ranks for Joined<'_> {
         let stopped = self.left().filter(|(_, pid)| stat::is_stopped(*pid));
         stopped
             .map(|(rank, _)| Event::RankStopped { rank })
-            .try_for_each(|event| sink(News::Told { rank: None, event }))
+            .try_for_each(|event| sink(RankReport::Event { rank: None, event }))
     }
 
-    fn deliver(&mut self, letter: &Letter) -> Result<(), LaunchError> {
-        self.mailbox.deliver(letter).map_err(LaunchError::unwritable(self.of.channels))
+    fn deliver(&mut self, rank_message: &RankMessage) -> Result<(), LaunchError> {
+        self.mailbox.deliver(rank_message).map_err(LaunchError::unwritable(self.of.channels))
     }
 
     fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)> {
@@ -257,20 +264,23 @@ impl Ranks for Joined<'_> {
         left.into_iter().map(|pid| self.starvation.since_last_look(pid)).max()
     }
 
-    fn end(&mut self, why: Why, sink: &mut Sink<'_>) -> Result<Vec<u32>, LaunchError> {
+    fn end(&mut self, why: StopReason, sink: &mut ReportSink<'_>) -> Result<Vec<u32>, LaunchError> {
         self.look_for_ends(sink)?;
         self.at_the_end = self.left().map(|(rank, _)| rank).collect();
         match why {
             // The user's work is not ended, whatever happens to another agent.
-            Why::Over if self.of.goes_on => self.command.wait(),
-            Why::Over | Why::Silent | Why::Interrupted | Why::Crashed => self.command.ask_to_end(),
-            Why::Lingers => {}
+            StopReason::Over if self.of.goes_on => self.command.wait(),
+            StopReason::Over
+            | StopReason::Silent
+            | StopReason::Interrupted
+            | StopReason::Crashed => self.command.ask_to_end(),
+            StopReason::Lingers => {}
         }
         let survivors = self.strays.end();
         self.command.reap();
         self.hear(sink)?;
         let outcome = self.command.outcome;
-        sink(News::Told { rank: None, event: Event::CommandEnded { outcome } })?;
+        sink(RankReport::Event { rank: None, event: Event::CommandEnded { outcome } })?;
         Ok(survivors)
     }
 
@@ -283,11 +293,11 @@ impl Ranks for Joined<'_> {
     }
 
     /// Reports how ranks ended, as far as their processes and their launcher have reported it.
-    fn tell_last_words(
+    fn report_stderr(
         &mut self,
-        why: Why,
-        ranks: &[Standing],
-        sink: &mut Sink<'_>,
+        why: StopReason,
+        ranks: &[FinalState],
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError> {
         let processes = self.processes()?;
         let of_ranks = processes.of_ranks(&self.pids);
@@ -295,14 +305,14 @@ impl Ranks for Joined<'_> {
         for (&rank, process) in of_ranks.iter().filter(|(rank, _)| !has_finished(**rank)) {
             if !self.pids.contains_key(&rank) {
                 let (pid, agent) = (process.pid(), self.agent);
-                sink(News::Spawned { rank, pid, agent, t_ns: now_ns() })?;
+                sink(RankReport::Spawned { rank, pid, agent, t_ns: now_ns() })?;
             }
             if let Some(message) = process.failure() {
                 let event = Event::Failed { message: message.to_owned() };
-                sink(News::Told { rank: Some(rank), event })?;
+                sink(RankReport::Event { rank: Some(rank), event })?;
             }
             for event in process.stacks_taken(rank) {
-                sink(News::Told { rank: None, event })?;
+                sink(RankReport::Event { rank: None, event })?;
             }
         }
         for rank in of_ranks.keys().chain(self.pids.keys()) {
@@ -310,23 +320,23 @@ impl Ranks for Joined<'_> {
             let outcome = told.filter(|_| !has_finished(*rank));
             let outcome = outcome
                 .unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why, &processes));
-            sink(News::Ended { rank: *rank, outcome, t_ns: now_ns() })?;
+            sink(RankReport::Ended { rank: *rank, outcome, t_ns: now_ns() })?;
         }
         Ok(())
     }
 
-    fn tell_of_unheard(
+    fn report_unheard(
         &mut self,
-        why: Why,
-        ranks: &[Standing],
-        sink: &mut Sink<'_>,
+        why: StopReason,
+        ranks: &[FinalState],
+        sink: &mut ReportSink<'_>,
     ) -> Result<(), LaunchError> {
         let processes = self.processes()?;
         let world_size = processes.world_size().unwrap_or(0).min(MOST_RANKS);
         for rank in 0..world_size.max(ranks.len()) {
             let has_finished = ranks.get(rank).is_some_and(|it| it.has_finished);
             let outcome = self.presumed(rank, has_finished, why, &processes);
-            sink(News::Ended { rank, outcome, t_ns: now_ns() })?;
+            sink(RankReport::Ended { rank, outcome, t_ns: now_ns() })?;
         }
         Ok(())
     }

@@ -35,10 +35,10 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// A Python process of the user's command.
 #[derive(Debug)]
-pub struct Process {
-    about: About,
+pub struct PythonProcess {
+    about: ProcessFacts,
     /// The exception that ended the process.
-    failure: Option<Failure>,
+    failure: Option<UncaughtException>,
     /// The exit code that the process announced.
     exit: Option<i32>,
     /// The signal that ended the process, if Python noticed the signal.
@@ -49,7 +49,7 @@ pub struct Process {
 
 /// The facts that a process reports about itself.
 #[derive(Debug, Deserialize)]
-struct About {
+struct ProcessFacts {
     pid: u32,
     parent: u32,
     /// The id of the main thread.
@@ -66,7 +66,7 @@ struct About {
 
 /// An exception that ended a process.
 #[derive(Debug, Deserialize)]
-struct Failure {
+struct UncaughtException {
     message: String,
     /// The frames of the traceback, the innermost frame first.
     frames: Vec<RawFrame>,
@@ -75,9 +75,9 @@ struct Failure {
 /// A line of JSON in the file of a process.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-enum Said {
-    Process(About),
-    Failed(Failure),
+enum ProcessLine {
+    Process(ProcessFacts),
+    Failed(UncaughtException),
     Exiting {
         code: i32,
         message: Option<String>,
@@ -86,21 +86,22 @@ enum Said {
     Slipped {},
 }
 
-impl Process {
+impl PythonProcess {
     /// Parses the file of a process. Returns `None` if the file does not identify the process.
     fn parse(text: &str) -> Option<Self> {
         let (mut about, mut failure, mut exit) = (None, None, None);
         for line in text.lines().filter(|line| line.starts_with('{')) {
             match serde_json::from_str(line) {
-                Ok(Said::Process(said)) => about = Some(said),
-                Ok(Said::Failed(said)) => failure = Some(said),
-                Ok(Said::Exiting { code, message }) => {
+                Ok(ProcessLine::Process(said)) => about = Some(said),
+                Ok(ProcessLine::Failed(said)) => failure = Some(said),
+                Ok(ProcessLine::Exiting { code, message }) => {
                     exit = Some(code);
                     let said = message.map(|message| format!("sys.exit: {message}"));
-                    failure = failure
-                        .or_else(|| said.map(|message| Failure { message, frames: Vec::new() }));
+                    failure = failure.or_else(|| {
+                        said.map(|message| UncaughtException { message, frames: Vec::new() })
+                    });
                 }
-                Ok(Said::Slipped {}) | Err(_) => {}
+                Ok(ProcessLine::Slipped {}) | Err(_) => {}
             }
         }
         let dump = dump::parse(text);
@@ -212,9 +213,9 @@ const GOT_SIGNAL: &str = " got signal: ";
 
 /// All processes that have identified themselves, in the order in which they started.
 #[derive(Debug, Default)]
-pub struct Processes(Vec<Process>);
+pub struct PythonProcesses(Vec<PythonProcess>);
 
-impl Processes {
+impl PythonProcesses {
     /// Reads the files that the processes have written into this directory.
     ///
     /// # Errors
@@ -225,42 +226,43 @@ impl Processes {
         let read = |path: &PathBuf| {
             let bytes = fs::metadata(path).ok().filter(|it| it.len() <= MOST_BYTES);
             let bytes = bytes.and_then(|_| fs::read(path).ok())?;
-            Process::parse(&String::from_utf8_lossy(&bytes))
+            PythonProcess::parse(&String::from_utf8_lossy(&bytes))
         };
         Ok(Self(files.iter().filter_map(read).collect()))
     }
 
     /// Returns the process of each known rank. `joined` has the process ids of the ranks that have begun to train.
-    pub fn of_ranks(&self, joined: &BTreeMap<usize, u32>) -> BTreeMap<usize, &Process> {
-        let mut ranks: BTreeMap<usize, &Process> = BTreeMap::new();
+    pub fn of_ranks(&self, joined: &BTreeMap<usize, u32>) -> BTreeMap<usize, &PythonProcess> {
+        let mut ranks: BTreeMap<usize, &PythonProcess> = BTreeMap::new();
         for process in self.0.iter().filter(|it| !self.is_helper(it)) {
             let rank = process.about.rank.filter(|rank| *rank < MOST_RANKS);
             let rank = rank.filter(|rank| !joined.contains_key(rank));
             ranks.extend(rank.map(|rank| (rank, process)));
         }
         for (&rank, &pid) in joined {
-            let is_it = |it: &&Process| it.pid() == pid && it.about.rank.unwrap_or(rank) == rank;
+            let is_it =
+                |it: &&PythonProcess| it.pid() == pid && it.about.rank.unwrap_or(rank) == rank;
             ranks.extend(self.0.iter().rfind(is_it).map(|process| (rank, process)));
         }
         if ranks.is_empty() {
             // A script that is started without a launcher has no environment variables with its rank.
-            let trains = |it: &&Process| it.about.torch && it.runs_own_code();
+            let trains = |it: &&PythonProcess| it.about.torch && it.runs_own_code();
             ranks.extend(self.0.iter().find(trains).map(|process| (0, process)));
         }
         ranks
     }
 
     /// True for a process that a rank has started, and that has inherited its rank number from that rank.
-    fn is_helper(&self, process: &Process) -> bool {
-        let is_of_it = |other: &Process| {
+    fn is_helper(&self, process: &PythonProcess) -> bool {
+        let is_of_it = |other: &PythonProcess| {
             other.pid() == process.about.parent && other.about.rank == process.about.rank
         };
         self.0.iter().any(is_of_it)
     }
 
     /// Returns the outcome of the process of a rank, as reported by the process or else by its launcher.
-    pub fn outcome(&self, process: &Process) -> Option<Outcome> {
-        let failures = self.0.iter().filter_map(Process::failure);
+    pub fn outcome(&self, process: &PythonProcess) -> Option<Outcome> {
+        let failures = self.0.iter().filter_map(PythonProcess::failure);
         process.outcome().or_else(|| {
             failures.flat_map(exits).find(|(pid, _)| *pid == process.pid()).map(|(_, end)| end)
         })
@@ -291,7 +293,8 @@ pub fn take_stacks(directory: &Path, run: &str) -> io::Result<()> {
     for path in files(directory)? {
         let before = length(&path);
         let process = fs::read(&path).ok();
-        let process = process.and_then(|text| Process::parse(&String::from_utf8_lossy(&text)));
+        let process =
+            process.and_then(|text| PythonProcess::parse(&String::from_utf8_lossy(&text)));
         if process.is_some_and(|process| ask_for_stacks(run, process.pid())) {
             asked.push((path, before));
         }
@@ -344,7 +347,7 @@ mod tests {
                          \"directory\":\"/home/me/project\",\"foreign\":[\"/usr/lib/python3.11\",\
                          \"/src/torch\"],\"torch\":true,\"rank\":1,\"world_size\":2}\n";
 
-    fn frames(process: &Process) -> Vec<(String, bool)> {
+    fn frames(process: &PythonProcess) -> Vec<(String, bool)> {
         let [Event::StackTaken { rank: 1, thread: 0, frames }] = &process.stacks_taken(1)[..]
         else {
             panic!("one stack");
@@ -367,7 +370,7 @@ mod tests {
         let dump: String =
             files.iter().map(|(file, ..)| format!("  File \"{file}\", line 1 in f\n")).collect();
         let text = format!("{ABOUT}Current thread 0x2 (most recent call first):\n{dump}");
-        let process = Process::parse(&text).expect("a process");
+        let process = PythonProcess::parse(&text).expect("a process");
         let expected = files.map(|(_, place, is_own)| (place.to_owned(), is_own));
         assert_eq!(frames(&process), expected);
     }
@@ -376,7 +379,7 @@ mod tests {
     fn an_exception_says_where_it_was_raised_and_how_the_process_ended() {
         let failed = "{\"type\":\"failed\",\"message\":\"ValueError: no\",\"frames\":\
                       [[\"/usr/lib/python3.11/random.py\",1,\"choice\"],[\"train.py\",5,\"load\"]]}\n";
-        let process = Process::parse(&format!("{ABOUT}{failed}")).expect("a process");
+        let process = PythonProcess::parse(&format!("{ABOUT}{failed}")).expect("a process");
         assert_eq!(process.failure(), Some("ValueError: no"));
         assert_eq!(process.outcome(), Some(Outcome::Code(1)));
         assert_eq!(frames(&process).len(), 2);
@@ -397,8 +400,8 @@ mod tests {
         let ended_by = |message: &str| {
             let failed =
                 format!("{{\"type\":\"failed\",\"message\":\"{message}\",\"frames\":[]}}\n");
-            let process = Process::parse(&format!("{ABOUT}{failed}")).expect("a process");
-            Processes(vec![process]).signal_of_launcher(7)
+            let process = PythonProcess::parse(&format!("{ABOUT}{failed}")).expect("a process");
+            PythonProcesses(vec![process]).signal_of_launcher(7)
         };
         assert_eq!(ended_by("SignalException: Process 7 got signal: 15"), Some(15));
         assert_eq!(ended_by("ChildFailedError: train.py FAILED"), None);
@@ -407,8 +410,8 @@ mod tests {
     #[test]
     fn what_a_rank_has_started_is_not_the_rank() {
         let worker = ABOUT.replace("\"pid\":7,\"parent\":1", "\"pid\":8,\"parent\":7");
-        let processes = [ABOUT, &worker].map(|text| Process::parse(text).expect("a process"));
-        let processes = Processes(processes.into());
+        let processes = [ABOUT, &worker].map(|text| PythonProcess::parse(text).expect("a process"));
+        let processes = PythonProcesses(processes.into());
         let ranks = processes.of_ranks(&BTreeMap::new());
         let pids: Vec<(usize, u32)> = ranks.iter().map(|(rank, it)| (*rank, it.pid())).collect();
         assert_eq!(pids, [(1, 7)]);

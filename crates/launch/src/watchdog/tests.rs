@@ -35,13 +35,13 @@ fn in_collective(rank: usize, sequence: u64) -> Waiting {
     Waiting { rank, meeting: Meeting::Collective { sequence, op: CollectiveOp::AllReduce } }
 }
 
-fn silent(silent: &[usize], waiting: &[Waiting]) -> Verdict {
-    Verdict::Silent(Silence { silent: silent.to_vec(), waiting: waiting.to_vec() })
+fn silent(silent: &[usize], waiting: &[Waiting]) -> WatchdogDecision {
+    WatchdogDecision::Silent(Silence { silent: silent.to_vec(), waiting: waiting.to_vec() })
 }
 
 /// Feeds the watchdog these events, each with its second and its rank, and asks for a verdict whenever the watchdog
 /// wants to. Returns the final verdict with its second.
-fn verdict_on(ranks: usize, mut events: Vec<(f64, usize, Event)>) -> (Verdict, f64) {
+fn verdict_on(ranks: usize, mut events: Vec<(f64, usize, Event)>) -> (WatchdogDecision, f64) {
     events.sort_by(|one, other| one.0.total_cmp(&other.0));
     let start = Instant::now();
     let mut dog = Watchdog::new(ranks, TIMEOUT, start);
@@ -49,7 +49,7 @@ fn verdict_on(ranks: usize, mut events: Vec<(f64, usize, Event)>) -> (Verdict, f
     let mut now = start;
     loop {
         match dog.verdict(now) {
-            Verdict::WaitUntil(until) => {
+            WatchdogDecision::WaitUntil(until) => {
                 assert!(until > now, "the watchdog wants to judge again at once");
                 let next = events.peek().map(|(at, ..)| start + seconds(*at));
                 match next.filter(|next| *next < until) {
@@ -110,7 +110,7 @@ fn a_rank_that_speaks_again_before_the_verdict_was_only_slow() {
     let (mut dog, t0) = ranks(2);
     dog.heard(1, &works(), t0 + seconds(9.0));
     dog.heard(0, &works(), t0 + seconds(11.0));
-    assert_eq!(dog.verdict(t0 + seconds(12.0)), Verdict::WaitUntil(t0 + seconds(19.0)));
+    assert_eq!(dog.verdict(t0 + seconds(12.0)), WatchdogDecision::WaitUntil(t0 + seconds(19.0)));
 }
 
 #[test]
@@ -139,7 +139,10 @@ fn ranks_that_wait_for_each_other_are_all_named() {
 fn who_has_finished_may_end_before_the_others_are() {
     let (mut dog, t0) = ranks(2);
     dog.heard(0, &Event::Finished, t0 + seconds(9.0));
-    assert_eq!(dog.verdict(t0 + TIMEOUT), Verdict::WaitUntil(t0 + seconds(9.0) + LINGER_GRACE));
+    assert_eq!(
+        dog.verdict(t0 + TIMEOUT),
+        WatchdogDecision::WaitUntil(t0 + seconds(9.0) + LINGER_GRACE)
+    );
     dog.ended(0, true, t0 + seconds(11.0));
     assert_eq!(dog.verdict(t0 + seconds(11.0)), silent(&[1], &[]));
 }
@@ -156,11 +159,11 @@ fn time_without_a_core_does_not_count_and_does_not_go_on_for_ever() {
     assert_eq!(dog.verdict(t0 + TIMEOUT), silent(&[0], &[]));
     assert!(dog.starved(0, seconds(3.0)));
     let later = t0 + seconds(13.0);
-    assert_eq!(dog.verdict(t0 + TIMEOUT), Verdict::WaitUntil(later));
+    assert_eq!(dog.verdict(t0 + TIMEOUT), WatchdogDecision::WaitUntil(later));
     assert_eq!(dog.verdict(later), silent(&[0], &[]));
     assert!(dog.starved(0, TIMEOUT * 100));
     let last = t0 + TIMEOUT * (1 + STARVED);
-    assert_eq!(dog.verdict(later), Verdict::WaitUntil(last));
+    assert_eq!(dog.verdict(later), WatchdogDecision::WaitUntil(last));
     assert!(!dog.starved(0, TIMEOUT * 100));
     assert_eq!(dog.verdict(last), silent(&[0], &[]));
 }
@@ -170,10 +173,10 @@ fn after_a_crash_the_others_have_a_grace_and_their_silence_is_not_judged() {
     let (mut dog, t0) = ranks(2);
     dog.ended(0, false, t0 + seconds(9.0));
     let over = t0 + seconds(9.0) + CRASH_GRACE;
-    assert_eq!(dog.verdict(t0 + seconds(11.0)), Verdict::WaitUntil(over));
-    assert_eq!(dog.verdict(over), Verdict::GraceOver);
+    assert_eq!(dog.verdict(t0 + seconds(11.0)), WatchdogDecision::WaitUntil(over));
+    assert_eq!(dog.verdict(over), WatchdogDecision::GraceOver);
     assert!(dog.grace_starved(seconds(2.0)));
-    assert_eq!(dog.verdict(over), Verdict::WaitUntil(over + seconds(2.0)));
+    assert_eq!(dog.verdict(over), WatchdogDecision::WaitUntil(over + seconds(2.0)));
 }
 
 #[test]
@@ -181,9 +184,9 @@ fn ending_without_finished_is_a_crash_and_ending_after_it_is_none() {
     let (mut dog, t0) = ranks(2);
     dog.heard(0, &Event::Finished, t0);
     dog.ended(0, true, t0);
-    assert_eq!(dog.verdict(t0), Verdict::WaitUntil(t0 + TIMEOUT));
+    assert_eq!(dog.verdict(t0), WatchdogDecision::WaitUntil(t0 + TIMEOUT));
     dog.ended(1, true, t0);
-    assert_eq!(dog.verdict(t0), Verdict::WaitUntil(t0 + CRASH_GRACE));
+    assert_eq!(dog.verdict(t0), WatchdogDecision::WaitUntil(t0 + CRASH_GRACE));
 }
 
 #[test]
@@ -192,8 +195,8 @@ fn the_lingering_clock_starts_when_the_last_rank_has_finished() {
     dog.heard(0, &Event::Finished, t0);
     dog.heard(1, &Event::Finished, t0 + seconds(8.0));
     let over = t0 + seconds(8.0) + LINGER_GRACE;
-    assert_eq!(dog.verdict(t0 + seconds(12.0)), Verdict::WaitUntil(over));
-    assert_eq!(dog.verdict(over), Verdict::GraceOver);
+    assert_eq!(dog.verdict(t0 + seconds(12.0)), WatchdogDecision::WaitUntil(over));
+    assert_eq!(dog.verdict(over), WatchdogDecision::GraceOver);
 }
 
 /// The fate of a rank, with the second at which it occurs.
@@ -245,7 +248,7 @@ proptest! {
         }
         let (verdict, at) = verdict_on(fates.len(), events);
         if hung.is_empty() && waiting.is_empty() {
-            prop_assert_eq!(verdict, Verdict::GraceOver);
+            prop_assert_eq!(verdict, WatchdogDecision::GraceOver);
         } else if hung.is_empty() {
             // No rank has kept the others waiting, or the rank that did has finished.
             prop_assert_eq!(verdict, silent(&waiting, &[]));

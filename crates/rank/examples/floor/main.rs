@@ -28,7 +28,7 @@ use zprobe_model::spec::{Plan, RunSpec, SpecRequest};
 
 use crate::dtype::kind_of;
 use crate::partitioning::Partitioning;
-use crate::shim::c10d::{Gloo, Store};
+use crate::shim::c10d::{GlooBackend, Store};
 
 /// The time limit for each wait of a rank for the others.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ fn fork_ranks(spec: &RunSpec) -> Result<()> {
 fn rank_main(spec: &RunSpec, rank: usize, port: u16, listener: Option<OwnedFd>) -> Result<()> {
     tch::set_num_threads(1);
     let store = Store::join(&Ipv4Addr::LOCALHOST.to_string(), port, listener, TIMEOUT)?;
-    let gloo = Gloo::new(&store, rank, spec.world_size, "lo", TIMEOUT)?;
+    let gloo = GlooBackend::new(&store, rank, spec.world_size, "lo", TIMEOUT)?;
     collectives(spec, &gloo)?;
     // As in every run, the rank that hosts the store waits until all ranks have left.
     store.set(&format!("left/{rank}"), &[])?;
@@ -95,7 +95,7 @@ fn rank_main(spec: &RunSpec, rank: usize, port: u16, listener: Option<OwnedFd>) 
 }
 
 /// Issues the collectives of all steps, on buffers with the sizes and dtypes of the run.
-fn collectives(spec: &RunSpec, gloo: &Gloo) -> Result<()> {
+fn collectives(spec: &RunSpec, gloo: &GlooBackend) -> Result<()> {
     let partitioning = Partitioning::new(spec, &Plan::new(spec));
     let zeros = |len: usize, kind: Kind| -> Result<Tensor> {
         Ok(Tensor::f_zeros([i64::try_from(len)?], (kind, Device::Cpu))?)

@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use super::{Collective, Collectives, Pending};
+use super::{Collective, Collectives, PendingCollective};
 
 /// The group of only this rank, which neither sends nor waits.
-pub struct Alone;
+pub struct SingleRank;
 
-impl Collectives for Alone {
-    fn start(&self, collective: Collective<'_>, _purpose: &str) -> Result<Pending> {
+impl Collectives for SingleRank {
+    fn start(&self, collective: Collective<'_>, _purpose: &str) -> Result<PendingCollective> {
         match collective {
             Collective::AllReduce(_) | Collective::Reduce { .. } => {}
             Collective::ReduceScatter { output, input }
@@ -16,6 +16,6 @@ impl Collectives for Alone {
                 output.shallow_clone().f_copy_(input)?;
             }
         }
-        Ok(Pending::over(collective))
+        Ok(PendingCollective::over(collective))
     }
 }

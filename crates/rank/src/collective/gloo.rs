@@ -6,21 +6,21 @@ use std::time::Duration;
 use anyhow::Result;
 use tch::{Device, Tensor};
 
-use super::{Group, Work};
+use super::{CollectiveBackend, Operation};
 use crate::shim::c10d::{self, Store};
 
 /// A Gloo process group.
 pub struct Gloo {
     /// The group, which is never dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
     /// group lives as long as the process anyway.
-    group: ManuallyDrop<c10d::Gloo>,
+    group: ManuallyDrop<c10d::GlooBackend>,
     /// True if tensors are copied to the host first, and the results back to the GPU.
     stages: bool,
 }
 
 /// A Gloo operation that was started.
-struct Started {
-    work: c10d::Work,
+struct GlooOperation {
+    work: c10d::BackendWork,
     /// The target and the source for the copy of the result; `None` if the result is already in place.
     result: Option<(Tensor, Tensor)>,
 }
@@ -35,7 +35,7 @@ impl Gloo {
         timeout: Duration,
         device: Device,
     ) -> Result<Self> {
-        let group = c10d::Gloo::new(store, rank, world_size, interface, timeout)?;
+        let group = c10d::GlooBackend::new(store, rank, world_size, interface, timeout)?;
         let group = ManuallyDrop::new(group);
         Ok(Self { group, stages: device != Device::Cpu })
     }
@@ -49,35 +49,35 @@ impl Gloo {
         Ok(tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?)
     }
 
-    fn started(&self, work: c10d::Work, to: &Tensor, from: Tensor) -> Box<dyn Work> {
+    fn started(&self, work: c10d::BackendWork, to: &Tensor, from: Tensor) -> Box<dyn Operation> {
         let result = self.stages.then(|| (to.shallow_clone(), from));
-        Box::new(Started { work, result })
+        Box::new(GlooOperation { work, result })
     }
 }
 
-impl Group for Gloo {
-    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>> {
+impl CollectiveBackend for Gloo {
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Operation>> {
         let host = self.on_host(tensor)?;
         Ok(self.started(self.group.all_reduce_sum(&host)?, tensor, host))
     }
 
-    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>> {
+    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Operation>> {
         let host = self.on_host(tensor)?;
         Ok(self.started(self.group.reduce_sum(&host, root)?, tensor, host))
     }
 
-    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
+    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>> {
         let (to, from) = (self.on_host(output)?, self.on_host(input)?);
         Ok(self.started(self.group.reduce_scatter_sum(&to, &from)?, output, to))
     }
 
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>> {
         let (to, from) = (self.on_host(output)?, self.on_host(input)?);
         Ok(self.started(self.group.all_gather(&to, &from)?, output, to))
     }
 }
 
-impl Work for Started {
+impl Operation for GlooOperation {
     fn wait(self: Box<Self>) -> Result<()> {
         self.work.wait()?;
         match self.result {
@@ -107,7 +107,7 @@ mod tests {
                 thread::spawn(move || {
                     let host = Ipv4Addr::LOCALHOST.to_string();
                     let store = Store::join(&host, port, listener, TIMEOUT).unwrap();
-                    let group = c10d::Gloo::new(&store, rank, 2, "lo", TIMEOUT).unwrap();
+                    let group = c10d::GlooBackend::new(&store, rank, 2, "lo", TIMEOUT).unwrap();
                     let gloo = Gloo { group: ManuallyDrop::new(group), stages };
                     collectives(&gloo, [1.0, 10.0][rank])
                 })

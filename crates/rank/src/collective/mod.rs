@@ -19,11 +19,11 @@ use tch::{Device, Tensor};
 use zprobe_model::spec::{Backend, RunSpec};
 use zprobe_model::trace::{CollectiveOp, Event};
 
-pub use self::alone::Alone;
+pub use self::alone::SingleRank;
 use self::gloo::Gloo;
 use self::nccl::Nccl;
 use crate::dtype::dtype_name;
-use crate::recorder::Recorder;
+use crate::recorder::EventRecorder;
 use crate::shim::c10d::Store;
 
 /// An operation of all ranks of a group, with this rank's tensors.
@@ -76,7 +76,7 @@ impl Collective<'_> {
 /// A group of ranks. Every rank of the group must start the same collectives in the same order.
 pub trait Collectives {
     /// Starts a collective; `purpose` names the content of the tensors, and must agree on all ranks.
-    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending>;
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective>;
 
     /// Starts a collective and waits for its end.
     fn run(&self, collective: Collective<'_>, purpose: &str) -> Result<()> {
@@ -98,22 +98,22 @@ pub struct Rendezvous {
 
 /// A backend (Gloo or NCCL) that is connected to all ranks. Every rank must start the same operations in the same
 /// order.
-trait Group {
+trait CollectiveBackend {
     /// Starts to sum `tensor` over all ranks, in place.
-    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>>;
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Operation>>;
 
     /// Starts to sum `tensor` over all ranks, in place on rank `root`; on the others the content becomes unspecified.
-    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>>;
+    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Operation>>;
 
     /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
-    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>>;
+    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>>;
 
     /// Starts to concatenate the ranks' `input` in `output`.
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>>;
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>>;
 }
 
 /// A running operation of a backend, which keeps its tensors alive.
-trait Work {
+trait Operation {
     /// Returns when all later work of this rank on its device sees the result.
     fn wait(self: Box<Self>) -> Result<()>;
 }
@@ -124,22 +124,22 @@ pub struct Communicator {
     world_size: usize,
     timeout: Duration,
     store: Store,
-    group: Box<dyn Group>,
+    group: Box<dyn CollectiveBackend>,
     next: Cell<u64>,
-    recorder: Rc<Recorder>,
+    recorder: Rc<EventRecorder>,
 }
 
 /// A collective that was started and may still run.
 #[must_use = "a collective may still write until it is waited for"]
-pub struct Pending {
+pub struct PendingCollective {
     op: CollectiveOp,
-    work: Box<dyn Work>,
+    work: Box<dyn Operation>,
 }
 
-impl Pending {
+impl PendingCollective {
     /// A collective that is already complete.
     pub fn over(collective: Collective<'_>) -> Self {
-        Self { op: collective.op(), work: Box::new(Over) }
+        Self { op: collective.op(), work: Box::new(CompleteWork) }
     }
 
     /// Waits for the collective: afterwards all computation of this rank sees the result.
@@ -149,16 +149,16 @@ impl Pending {
 }
 
 /// The work of a collective that is already complete.
-struct Over;
+struct CompleteWork;
 
-impl Work for Over {
+impl Operation for CompleteWork {
     fn wait(self: Box<Self>) -> Result<()> {
         Ok(())
     }
 }
 
 impl Collectives for Communicator {
-    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective> {
         let op = collective.op();
         self.agree(op, collective.input(), purpose)?;
         let work = match collective {
@@ -169,7 +169,7 @@ impl Collectives for Communicator {
             }
             Collective::AllGather { output, input } => self.group.all_gather(output, input),
         };
-        Ok(Pending { op, work: work.with_context(|| format!("{op} failed"))? })
+        Ok(PendingCollective { op, work: work.with_context(|| format!("{op} failed"))? })
     }
 }
 
@@ -182,11 +182,11 @@ impl Communicator {
         rank: usize,
         device: Device,
         timeout: Duration,
-        recorder: Rc<Recorder>,
+        recorder: Rc<EventRecorder>,
     ) -> Result<Self> {
         let world_size = spec.world_size;
         let store = Store::join(&rendezvous.host, rendezvous.port, rendezvous.listener, timeout)?;
-        let group: Box<dyn Group> = match spec.backend {
+        let group: Box<dyn CollectiveBackend> = match spec.backend {
             Backend::Gloo => Box::new(Gloo::new(
                 &store,
                 rank,

@@ -10,8 +10,8 @@ use cudarc::nccl::result::{self, NcclError, NcclStatus};
 use cudarc::nccl::sys;
 use tch::{Device, Kind, Tensor};
 
-use super::{Group, Work};
-use crate::cuda::{Mark, SideStream};
+use super::{CollectiveBackend, Operation};
+use crate::cuda::{SideStream, StreamEvent};
 use crate::shim::c10d::Store;
 
 /// The key of NCCL's unique id in the TCPStore.
@@ -25,7 +25,7 @@ pub struct Nccl {
 
 /// An NCCL operation that was put into the stream.
 struct Enqueued {
-    end: Mark,
+    end: StreamEvent,
     is_awaited: Cell<bool>,
     /// The tensors of the operation. libtorch may reuse the memory of a dropped tensor, so they must be kept until the
     /// compute stream waits for the operation.
@@ -63,7 +63,7 @@ impl Nccl {
         &self,
         tensors: &[&Tensor],
         operation: impl FnOnce(sys::ncclComm_t, sys::cudaStream_t) -> Result<NcclStatus, NcclError>,
-    ) -> Result<Box<dyn Work>> {
+    ) -> Result<Box<dyn Operation>> {
         for tensor in tensors {
             ensure!(
                 tensor.device().is_cuda() && tensor.is_contiguous(),
@@ -80,8 +80,8 @@ impl Nccl {
     }
 }
 
-impl Group for Nccl {
-    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Work>> {
+impl CollectiveBackend for Nccl {
+    fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Operation>> {
         let (data, len, dtype) = (tensor.data_ptr(), tensor.numel(), dtype_of(tensor.kind())?);
         let sum = sys::ncclRedOp_t::ncclSum;
         // SAFETY: `data` points to `len` elements on the GPU, which are kept until the operation is over.
@@ -90,7 +90,7 @@ impl Group for Nccl {
         })
     }
 
-    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Work>> {
+    fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Operation>> {
         let (data, len, dtype) = (tensor.data_ptr(), tensor.numel(), dtype_of(tensor.kind())?);
         let (sum, root) = (sys::ncclRedOp_t::ncclSum, i32::try_from(root)?);
         // SAFETY: `data` points to `len` elements on the GPU, which are kept until the operation is over.
@@ -99,7 +99,7 @@ impl Group for Nccl {
         })
     }
 
-    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
+    fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>> {
         let (to, from) = (output.data_ptr(), input.data_ptr());
         let (len, dtype) = (output.numel(), dtype_of(output.kind())?);
         let sum = sys::ncclRedOp_t::ncclSum;
@@ -110,7 +110,7 @@ impl Group for Nccl {
         })
     }
 
-    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Work>> {
+    fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>> {
         let (to, from) = (output.data_ptr(), input.data_ptr());
         let (len, dtype) = (input.numel(), dtype_of(input.kind())?);
         // SAFETY: the tensors are on the GPU and kept until the operation is over; `to` has room for `len` elements
@@ -121,7 +121,7 @@ impl Group for Nccl {
     }
 }
 
-impl Work for Enqueued {
+impl Operation for Enqueued {
     /// Makes the compute stream wait for the operation, but not this thread: later work in that stream sees the result.
     fn wait(self: Box<Self>) -> Result<()> {
         self.is_awaited.set(true);

@@ -4,12 +4,12 @@ use anyhow::{Result, ensure};
 use cudarc::driver::sys;
 use tch::{Device, Tensor};
 
-use super::stream::{Mark, SideStream};
+use super::stream::{SideStream, StreamEvent};
 
 /// A copy in progress, which keeps its two tensors alive.
 #[must_use = "the host's tensor is not written until this was waited for"]
 pub struct HostCopy {
-    end: Mark,
+    end: StreamEvent,
     _source: Tensor,
     _target: Tensor,
 }

@@ -15,7 +15,7 @@ use zprobe_model::spec::{self, Gpus, RunSpec};
 
 pub use self::host_copy::HostCopy;
 use self::library::Library;
-pub use self::stream::{Mark, SideStream};
+pub use self::stream::{SideStream, StreamEvent};
 use crate::shim;
 
 /// The file name of libtorch's CUDA part.

@@ -16,7 +16,7 @@ pub struct SideStream {
 }
 
 /// A CUDA event: a point in a side stream.
-pub struct Mark {
+pub struct StreamEvent {
     event: CudaEvent,
     compute: Arc<CudaStream>,
 }
@@ -36,9 +36,9 @@ impl SideStream {
     }
 
     /// Records a mark after all work that is in the stream so far.
-    pub fn mark(&self) -> Result<Mark> {
+    pub fn mark(&self) -> Result<StreamEvent> {
         let event = self.side.record_event(None)?;
-        Ok(Mark { event, compute: Arc::clone(&self.compute) })
+        Ok(StreamEvent { event, compute: Arc::clone(&self.compute) })
     }
 
     /// The raw handle of the stream, for CUDA and NCCL.
@@ -47,7 +47,7 @@ impl SideStream {
     }
 }
 
-impl Mark {
+impl StreamEvent {
     /// Makes later computation wait for the mark; this thread does not wait.
     pub fn block_compute(&self) -> Result<()> {
         Ok(self.compute.wait(&self.event)?)

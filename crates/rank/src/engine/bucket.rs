@@ -24,7 +24,7 @@ pub struct Bucket {
 }
 
 /// The content of a bucket that was emptied.
-pub struct Contents {
+pub struct BucketContents {
     /// The gradients one after the other, in the communication dtype.
     pub wire: Tensor,
     /// The indices of the parameters, in the same order.
@@ -90,7 +90,7 @@ impl Bucket {
     }
 
     /// Empties the bucket and returns its content. With two buffers, the next gradients go into the other buffer.
-    pub fn take(&mut self) -> Result<Contents> {
+    pub fn take(&mut self) -> Result<BucketContents> {
         let pieces = std::mem::take(&mut self.pieces);
         let wire = match self.buffers.get(self.active) {
             Some(buffer) => narrow(buffer, 0..self.elements)?,
@@ -99,6 +99,6 @@ impl Bucket {
         };
         self.active = (self.active + 1) % self.buffers.len().max(1);
         self.elements = 0;
-        Ok(Contents { wire, params: std::mem::take(&mut self.params) })
+        Ok(BucketContents { wire, params: std::mem::take(&mut self.params) })
     }
 }

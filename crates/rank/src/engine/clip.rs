@@ -22,9 +22,9 @@ pub trait Clip {
 }
 
 /// Clips gradients to this norm; 0 means no clipping.
-pub struct Limit(pub f64);
+pub struct MaxNorm(pub f64);
 
-impl Clip for Limit {
+impl Clip for MaxNorm {
     fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()> {
         let factor = clipping(norm, self.0);
         if factor != 1.0 {

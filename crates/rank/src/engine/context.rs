@@ -7,11 +7,11 @@ use tch::{Device, Kind, Tensor};
 use zprobe_model::spec::{Plan, RunSpec};
 use zprobe_model::trace::{Event, LayoutName, Phase, Point};
 
-use super::groups::Groups;
+use super::groups::EngineGroups;
 use super::partitioning::Partitioning;
-use super::settings::Settings;
+use super::settings::NativeSettings;
 use crate::dtype::kind_of;
-use crate::recorder::{At, Pieces, Recorder};
+use crate::recorder::{BufferPieces, BufferPlace, EventRecorder};
 
 /// The run, and this rank's process groups and recorder.
 pub struct Context {
@@ -22,13 +22,13 @@ pub struct Context {
     /// The partitioning of parameters and gradients among the ranks.
     pub partitioning: Partitioning,
     /// The numbers and dtypes that this rank computes with.
-    pub settings: Settings,
+    pub settings: NativeSettings,
     /// The device that this rank computes on.
     pub device: Device,
     /// The process groups for the engine's collectives.
-    pub groups: Groups,
+    pub groups: EngineGroups,
     /// The recorder of this rank's events.
-    pub recorder: Rc<Recorder>,
+    pub recorder: Rc<EventRecorder>,
 }
 
 /// The place of a backward pass in the run.
@@ -63,10 +63,10 @@ impl Context {
         &self,
         microbatch: Microbatch,
         (point, layout): (Point, LayoutName),
-        gradients: Pieces,
+        gradients: BufferPieces,
     ) -> Result<()> {
         let Microbatch { step, index, scale, .. } = microbatch;
-        let at = At { step: Some(step), microbatch: Some(index), point, layout };
+        let at = BufferPlace { step: Some(step), microbatch: Some(index), point, layout };
         self.recorder.buffer(at, &gradients.unscaled(scale))
     }
 
@@ -85,8 +85,8 @@ impl Context {
         &self,
         kind: Kind,
         piece: impl Fn(usize) -> Result<Tensor>,
-    ) -> Result<Pieces> {
+    ) -> Result<BufferPieces> {
         let tensors = (0..self.plan.params().len()).map(piece).collect::<Result<_>>()?;
-        Ok(Pieces { tensors, kind, scale: 1.0 })
+        Ok(BufferPieces { tensors, kind, scale: 1.0 })
     }
 }

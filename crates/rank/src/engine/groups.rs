@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use super::partitioning::Partitioning;
-use crate::collective::{Alone, Collectives};
+use crate::collective::{Collectives, SingleRank};
 
 /// The process groups of the engine. Most of them consist of all ranks.
-pub struct Groups {
+pub struct EngineGroups {
     /// The group that reduces gradients.
     pub gradients: Rc<dyn Collectives>,
     /// The group that agrees whether a gradient overflowed.
@@ -19,13 +19,13 @@ pub struct Groups {
     pub digests: Rc<dyn Collectives>,
 }
 
-impl Groups {
+impl EngineGroups {
     /// The groups of a run; `all` is the group of all ranks.
     pub fn new(all: Rc<dyn Collectives>, partitioning: &Partitioning) -> Self {
         Self {
             gradients: Rc::clone(&all),
             overflow: Rc::clone(&all),
-            norm: if partitioning.is_replicated() { Rc::new(Alone) } else { Rc::clone(&all) },
+            norm: if partitioning.is_replicated() { Rc::new(SingleRank) } else { Rc::clone(&all) },
             parameters: Rc::clone(&all),
             digests: all,
         }

@@ -31,10 +31,10 @@ impl Hook {
 /// The hooks on all trainable parameters.
 pub struct Hooks {
     /// The state of the hooks. Autograd holds its address.
-    state: Rc<State>,
+    state: Rc<HookState>,
 }
 
-struct State {
+struct HookState {
     flow: SharedFlow,
     /// The number of times that each parameter's hook fired in this backward pass.
     fired: RefCell<Vec<u32>>,
@@ -45,7 +45,8 @@ impl Hooks {
     /// Attaches `hook` to every trainable parameter.
     pub fn attach(flow: &SharedFlow, params: &[Tensor], hook: Hook) -> Result<Self> {
         let fired = RefCell::new(vec![0; params.len()]);
-        let state = Rc::new(State { flow: Rc::clone(flow), fired, failure: RefCell::default() });
+        let state =
+            Rc::new(HookState { flow: Rc::clone(flow), fired, failure: RefCell::default() });
         for (index, param) in params.iter().enumerate().filter(|(_, p)| p.requires_grad()) {
             let context = Rc::as_ptr(&state).cast_mut().cast();
             // SAFETY: the state lives as long as the engine, which runs every backward pass, and its address does not
@@ -72,7 +73,7 @@ impl Hooks {
 /// nothing else uses the state. Errors stay in the state until backward has returned.
 pub extern "C" fn on_gradient(context: *mut c_void, index: usize) {
     // SAFETY: `context` is the address that `Hooks::attach` registered.
-    let state = unsafe { &*context.cast::<State>() };
+    let state = unsafe { &*context.cast::<HookState>() };
     state.fired.borrow_mut()[index] += 1;
     let mut failure = state.failure.borrow_mut();
     if failure.is_none() {

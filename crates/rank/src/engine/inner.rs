@@ -10,10 +10,10 @@ use zprobe_model::trace::{LayoutName, Point};
 
 use super::context::Context;
 use super::flat::narrow;
-use crate::recorder::{At, Pieces};
+use crate::recorder::{BufferPieces, BufferPlace};
 
 /// An algorithm that updates the master weights.
-pub trait Update {
+pub trait UpdateRule {
     /// Updates this rank's partition with its gradient, a flat fp32 tensor of the same length.
     fn step(&mut self, gradient: &Tensor, step: usize) -> Result<()>;
 }
@@ -21,7 +21,7 @@ pub trait Update {
 /// The inner optimizers of one rank: one for each parameter group, each with a view of the master weights.
 pub struct ParameterGroups {
     context: Rc<Context>,
-    groups: Vec<(Tensor, Range<usize>, Inner)>,
+    groups: Vec<(Tensor, Range<usize>, InnerOptimizer)>,
 }
 
 impl ParameterGroups {
@@ -29,18 +29,18 @@ impl ParameterGroups {
     pub fn new(context: Rc<Context>, master: &Tensor) -> Result<Self> {
         let groups = context.partitioning.groups().iter().map(|group| {
             let view = narrow(master, group.clone())?;
-            let inner = Inner::new(context.spec.optimizer, &view);
+            let inner = InnerOptimizer::new(context.spec.optimizer, &view);
             Ok((view, group.clone(), inner))
         });
         Ok(Self { groups: groups.collect::<Result<_>>()?, context })
     }
 }
 
-impl Update for ParameterGroups {
+impl UpdateRule for ParameterGroups {
     fn step(&mut self, gradient: &Tensor, step: usize) -> Result<()> {
         let (point, layout) = (Point::OptimizerInput, LayoutName::Partition);
-        let at = At { step: Some(step), microbatch: None, point, layout };
-        self.context.recorder.buffer(at, &Pieces::whole(gradient))?;
+        let at = BufferPlace { step: Some(step), microbatch: None, point, layout };
+        self.context.recorder.buffer(at, &BufferPieces::whole(gradient))?;
         self.groups.iter_mut().try_for_each(|(weights, range, inner)| {
             inner.step(weights, &narrow(gradient, range.clone())?)
         })
@@ -48,7 +48,7 @@ impl Update for ParameterGroups {
 }
 
 /// An optimizer with its state for one parameter group.
-struct Inner {
+struct InnerOptimizer {
     algorithm: Optimizer,
     steps: i32,
     /// The first moment (mean of gradients); SGD leaves it at zero.
@@ -57,7 +57,7 @@ struct Inner {
     exp_avg_sq: Tensor,
 }
 
-impl Inner {
+impl InnerOptimizer {
     /// Creates the optimizer for `weights`.
     fn new(algorithm: Optimizer, weights: &Tensor) -> Self {
         let (exp_avg, exp_avg_sq) = (weights.zeros_like(), weights.zeros_like());

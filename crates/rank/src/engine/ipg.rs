@@ -13,14 +13,14 @@ use anyhow::Result;
 use tch::{Kind, Tensor};
 use zprobe_model::trace::{Event, FlushReason, LayoutName, Point};
 
-use super::bucket::{Bucket, Contents};
+use super::bucket::{Bucket, BucketContents};
 use super::context::{Context, Microbatch};
 use super::flat::narrow;
 use super::flow::GradientFlow;
 use super::offload::HostGradient;
-use super::reduction::Reduction;
+use super::reduction::BucketReduction;
 use crate::dtype::kind_of;
-use crate::recorder::Pieces;
+use crate::recorder::BufferPieces;
 use crate::shim::autograd::clear_grad;
 
 /// The bucket of one rank, with the gradients before and after the reduction.
@@ -30,7 +30,7 @@ pub struct IpgBuckets {
     /// The sums over microbatches in flat order; `None` if gradients are accumulated in autograd's own `param.grad`.
     accumulated: Option<Tensor>,
     bucket: Bucket,
-    reduction: Box<dyn Reduction>,
+    reduction: Box<dyn BucketReduction>,
     host: Option<HostGradient>,
     current: Microbatch,
     /// True for each parameter whose gradient was put into a bucket in this backward pass.
@@ -43,7 +43,7 @@ impl IpgBuckets {
     pub fn new(
         context: Rc<Context>,
         params: &[Tensor],
-        reduction: Box<dyn Reduction>,
+        reduction: Box<dyn BucketReduction>,
     ) -> Result<Self> {
         let Context { spec, settings, partitioning, .. } = &*context;
         // From stage 2 on nothing is accumulated before the reduction.
@@ -117,7 +117,8 @@ impl IpgBuckets {
             self.flush(FlushReason::Full)?;
         }
         if numel > self.bucket.capacity() {
-            let contents = Contents { wire: self.bucket.alone(&gradient), params: vec![param] };
+            let contents =
+                BucketContents { wire: self.bucket.alone(&gradient), params: vec![param] };
             return self.average(FlushReason::Oversized, contents);
         }
         self.bucket.put(param, &gradient)
@@ -149,7 +150,7 @@ impl IpgBuckets {
         self.flush(FlushReason::Boundary)
     }
 
-    fn average(&mut self, reason: FlushReason, contents: Contents) -> Result<()> {
+    fn average(&mut self, reason: FlushReason, contents: BucketContents) -> Result<()> {
         self.context.recorder.emit(Event::BucketFlushed {
             step: self.current.step,
             microbatch: self.current.index,
@@ -179,7 +180,7 @@ impl IpgBuckets {
     }
 
     fn record_averaged(&self, point: Point) -> Result<()> {
-        let averaged = Pieces::whole(self.averaged());
+        let averaged = BufferPieces::whole(self.averaged());
         self.context.record(self.current, (point, LayoutName::Partition), averaged)
     }
 }

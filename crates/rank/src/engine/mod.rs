@@ -48,11 +48,11 @@ use zprobe_model::trace::{Event, LayoutName, ParamInfo, Phase, Point, combined_d
 use self::context::{Context, Microbatch};
 use self::hooks::{Hooks, SharedFlow};
 use self::optimizer::ShardedOptimizer;
-use self::parameters::Weights;
+use self::parameters::ModelWeights;
 use self::stopwatch::Stopwatch;
 use crate::collective::Collective;
 use crate::model::ProbeModel;
-use crate::recorder::Pieces;
+use crate::recorder::BufferPieces;
 use crate::sampler::Sampler;
 use crate::shim::autograd::walk_graph;
 
@@ -63,7 +63,7 @@ pub struct Engine {
     /// The model with its data.
     pub model: Box<dyn ProbeModel>,
     /// The model's parameters.
-    pub parameters: Box<dyn Weights>,
+    pub parameters: Box<dyn ModelWeights>,
     /// The flow of gradients to the optimizer.
     pub flow: SharedFlow,
     /// The hooks that pass gradients to the flow during backward; if `None`, the flow gets the gradients after
@@ -185,7 +185,7 @@ impl Engine {
         let params = self.model.parameters();
         let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;
         let tensors: Vec<Tensor> = gradients.iter().map(|g| g.reshape([-1])).collect();
-        let pieces = Pieces { tensors, kind: params[0].kind(), scale: 1.0 };
+        let pieces = BufferPieces { tensors, kind: params[0].kind(), scale: 1.0 };
         self.context.record(microbatch, (Point::LocalGradient, LayoutName::Full), pieces)
     }
 

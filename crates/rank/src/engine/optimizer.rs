@@ -13,28 +13,28 @@ use zprobe_model::trace::{Event, LayoutName, Phase, Point};
 
 use super::clip::{Clip, global_norm};
 use super::context::{Context, Microbatch};
-use super::inner::Update;
-use super::parameters::Weights;
+use super::inner::UpdateRule;
+use super::parameters::ModelWeights;
 use super::scaler::Scaler;
 use crate::collective::Collective;
-use crate::recorder::{At, Pieces};
+use crate::recorder::{BufferPieces, BufferPlace};
 
 /// The master weights and the inner optimizers of one rank.
 pub struct ShardedOptimizer {
     context: Rc<Context>,
     /// This rank's partition in fp32; on the host if the optimizer is offloaded.
     master: Tensor,
-    parts: Parts,
+    parts: StepParts,
 }
 
 /// The replaceable parts of an optimizer step.
-pub struct Parts {
+pub struct StepParts {
     /// The loss scaler; `None` if the run is not in fp16.
     pub scaler: Option<Box<dyn Scaler>>,
     /// The gradient clipping.
     pub clip: Box<dyn Clip>,
     /// The inner optimizers, which hold views of the master weights.
-    pub update: Box<dyn Update>,
+    pub update: Box<dyn UpdateRule>,
 }
 
 /// The master weights: an fp32 copy of this rank's partition of the parameters.
@@ -48,7 +48,7 @@ pub fn master_weights(context: &Context, own: &Tensor) -> Result<Tensor> {
 
 impl ShardedOptimizer {
     /// Creates the optimizer for these master weights.
-    pub fn new(context: Rc<Context>, master: Tensor, parts: Parts) -> Self {
+    pub fn new(context: Rc<Context>, master: Tensor, parts: StepParts) -> Self {
         Self { context, master, parts }
     }
 
@@ -60,8 +60,8 @@ impl ShardedOptimizer {
     /// Records the master weights.
     pub fn record(&self, step: Option<usize>) -> Result<()> {
         let (point, layout) = (Point::MasterWeights, LayoutName::Partition);
-        let at = At { step, microbatch: None, point, layout };
-        self.context.recorder.buffer(at, &Pieces::whole(&self.master))
+        let at = BufferPlace { step, microbatch: None, point, layout };
+        self.context.recorder.buffer(at, &BufferPieces::whole(&self.master))
     }
 
     /// Updates this rank's partition with its `gradient` (fp32, with the loss scale), and then the parameters. An
@@ -69,7 +69,7 @@ impl ShardedOptimizer {
     pub fn step(
         &mut self,
         mut gradient: Tensor,
-        parameters: &mut dyn Weights,
+        parameters: &mut dyn ModelWeights,
         boundary: Microbatch,
     ) -> Result<()> {
         let (context, step) = (Rc::clone(&self.context), boundary.step);

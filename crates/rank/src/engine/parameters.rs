@@ -15,10 +15,10 @@ use super::context::Context;
 use super::flat::{narrow, partition_of};
 use crate::collective::Collective;
 use crate::dtype::kind_of;
-use crate::recorder::At;
+use crate::recorder::BufferPlace;
 
 /// The engine's operations on the model's parameters.
-pub trait Weights {
+pub trait ModelWeights {
     /// Gathers the parameters if they are partitioned, so that the model can be used.
     fn gather(&mut self) -> Result<()>;
 
@@ -115,7 +115,7 @@ impl Parameters {
     }
 }
 
-impl Weights for Parameters {
+impl ModelWeights for Parameters {
     fn gather(&mut self) -> Result<()> {
         if self.flat.is_none() {
             let flat = self.all_gather()?;
@@ -156,7 +156,9 @@ impl Weights for Parameters {
             Ok(self.tensors[param].detach().reshape([-1]))
         })?;
         let (point, layout) = (Point::Parameters, LayoutName::Full);
-        self.context.recorder.buffer(At { step, microbatch: None, point, layout }, &whole)?;
+        self.context
+            .recorder
+            .buffer(BufferPlace { step, microbatch: None, point, layout }, &whole)?;
         self.release()
     }
 }

@@ -16,7 +16,7 @@ pub const ALIGNMENT: usize = 2;
 
 /// Consecutive parameters, with padding at the end so that every rank owns an equal part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Unit {
+struct ParameterUnit {
     /// The indices of the unit's parameters.
     params: Vec<usize>,
     /// The unit's range in the flat buffer, including padding.
@@ -29,7 +29,7 @@ struct Unit {
 
 /// Consecutive elements of a parameter with the same owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct ParameterSlice {
     /// The rank that owns the slice.
     pub rank: usize,
     /// The range of the slice in the parameter, in elements.
@@ -40,7 +40,7 @@ pub struct Slice {
 
 /// A range of a rank's partition that is contiguous in the flat buffer, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ContiguousRange {
     /// The range in the rank's partition.
     pub partition: Range<usize>,
     /// The range in the flat buffer.
@@ -50,7 +50,7 @@ pub struct Run {
 /// The flat buffer of a run's trainable parameters, and the owner of each part of it.
 #[derive(Clone, Debug)]
 pub struct Partitioning {
-    units: Vec<Unit>,
+    units: Vec<ParameterUnit>,
     /// The range of each parameter in the flat buffer; `None` for a frozen parameter.
     places: Vec<Option<Range<usize>>>,
     /// The range of each parameter group in a rank's partition.
@@ -88,7 +88,7 @@ impl Partitioning {
                 }
                 let padded = (end - flat).next_multiple_of(alignment);
                 let part = padded / owners;
-                this.units.push(Unit {
+                this.units.push(ParameterUnit {
                     params: params.to_vec(),
                     flat: flat..flat + padded,
                     start,
@@ -135,7 +135,7 @@ impl Partitioning {
 
     /// The slices of a parameter with their owners; empty for a frozen parameter. In stage 0 every rank owns the whole
     /// parameter.
-    pub fn slices(&self, index: usize) -> Vec<Slice> {
+    pub fn slices(&self, index: usize) -> Vec<ParameterSlice> {
         let Some(place) = self.place(index) else { return Vec::new() };
         (0..self.world_size)
             .flat_map(|rank| {
@@ -143,7 +143,7 @@ impl Partitioning {
                 self.runs(rank, 0..self.partition_numel()).filter_map(move |run| {
                     let (start, end) = overlap(&run.flat, &place)?;
                     let offset = run.partition.start + start - run.flat.start;
-                    Some(Slice {
+                    Some(ParameterSlice {
                         rank,
                         param: start - place.start..end - place.start,
                         partition: offset..offset + end - start,
@@ -154,12 +154,16 @@ impl Partitioning {
     }
 
     /// Maps a range of a rank's partition to the flat buffer, as contiguous pieces.
-    pub fn runs(&self, rank: usize, part: Range<usize>) -> impl Iterator<Item = Run> + '_ {
+    pub fn runs(
+        &self,
+        rank: usize,
+        part: Range<usize>,
+    ) -> impl Iterator<Item = ContiguousRange> + '_ {
         let owner = if self.replicated { 0 } else { rank };
         self.units.iter().filter_map(move |unit| {
             let (start, end) = overlap(&part, &(unit.start..unit.start + unit.part))?;
             let flat = unit.flat.start + owner * unit.part + start - unit.start;
-            Some(Run { partition: start..end, flat: flat..flat + end - start })
+            Some(ContiguousRange { partition: start..end, flat: flat..flat + end - start })
         })
     }
 
@@ -281,7 +285,7 @@ mod tests {
                 let mut start = 0;
                 for segment in partitioning.layout(rank) {
                     if let Some(param) = segment.param {
-                        let place = Slice {
+                        let place = ParameterSlice {
                             rank,
                             param: segment.offset..segment.offset + segment.len,
                             partition: start..start + segment.len,

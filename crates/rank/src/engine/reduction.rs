@@ -10,16 +10,16 @@ use std::rc::Rc;
 use anyhow::Result;
 use tch::Tensor;
 
-use super::bucket::Contents;
+use super::bucket::BucketContents;
 use super::context::Context;
 use super::flat::narrow;
-use super::partitioning::Slice;
-use crate::collective::{Collective, Pending};
+use super::partitioning::ParameterSlice;
+use crate::collective::{Collective, PendingCollective};
 
 /// The reduction of buckets, one after the other.
-pub trait Reduction {
+pub trait BucketReduction {
     /// Averages the gradients of a bucket over the ranks; may return before the reduction is complete.
-    fn average(&mut self, contents: Contents) -> Result<()>;
+    fn average(&mut self, contents: BucketContents) -> Result<()>;
 
     /// Waits until all buckets are averaged.
     fn finish(&mut self) -> Result<()>;
@@ -34,18 +34,18 @@ pub trait Reduction {
 /// The reduction of the sound engine, which averages buckets into this rank's partition.
 pub struct Reducer {
     context: Rc<Context>,
-    way: Way,
+    way: ReductionCollective,
     /// True if reductions overlap with the backward pass (`overlap_comm`).
     overlaps: bool,
     /// This rank's partition of the averaged gradient, summed over the reductions of the step.
     averaged: Tensor,
     /// The reduction in progress, if there is one.
-    launched: Option<Launched>,
+    launched: Option<RunningReduction>,
 }
 
 /// The collective that brings gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ReductionCollective {
     /// An all-reduce: each rank gets the whole bucket.
     AllReduce,
     /// A separate reduction for each owner, because the parts of the owners differ in size.
@@ -55,15 +55,15 @@ enum Way {
 }
 
 /// A reduction in progress.
-struct Launched {
+struct RunningReduction {
     /// The collectives that the reduction consists of.
-    pending: Vec<Pending>,
+    pending: Vec<PendingCollective>,
     /// The slices that this rank will own when the collectives are complete.
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<ReducedSlice>,
 }
 
 /// A reduced slice for this rank, and its place in the partition.
-struct Arrival {
+struct ReducedSlice {
     /// The result of the collective, which contains the slice.
     tensor: Tensor,
     /// The range of the slice in `tensor`.
@@ -73,11 +73,11 @@ struct Arrival {
 }
 
 /// A gradient slice and its place in a bucket.
-struct Placed {
+struct PlacedSlice {
     /// The index of the slice's parameter among the parameters of the bucket.
     position: usize,
     wire: Range<usize>,
-    slice: Slice,
+    slice: ParameterSlice,
 }
 
 impl Reducer {
@@ -85,9 +85,9 @@ impl Reducer {
     pub fn new(context: Rc<Context>) -> Result<Self> {
         let spec = &context.spec;
         let way = match (spec.stage, spec.reduce_scatter() == Some(true)) {
-            (0, _) | (_, false) => Way::AllReduce,
-            (3, true) => Way::ReduceScatter,
-            (_, true) => Way::ReduceToOwners,
+            (0, _) | (_, false) => ReductionCollective::AllReduce,
+            (3, true) => ReductionCollective::ReduceScatter,
+            (_, true) => ReductionCollective::ReduceToOwners,
         };
         let overlaps = spec.overlap_comm() == Some(true);
         let averaged = context.gradient_buffer(context.partitioning.partition_numel())?;
@@ -95,37 +95,39 @@ impl Reducer {
     }
 
     /// Starts the reduction of a bucket.
-    fn launch(&self, Contents { mut wire, params }: Contents) -> Result<Launched> {
+    fn launch(
+        &self,
+        BucketContents { mut wire, params }: BucketContents,
+    ) -> Result<RunningReduction> {
         if !self.context.spec.divides_last() {
             let _ = wire.f_div_scalar_(self.context.settings.average_divisor)?;
         }
         match self.way {
-            Way::AllReduce => self.all_reduce(&wire, &params),
-            Way::ReduceToOwners => self.reduce_to_owners(&wire, &params),
-            Way::ReduceScatter => self.reduce_scatter(&wire, &params),
+            ReductionCollective::AllReduce => self.all_reduce(&wire, &params),
+            ReductionCollective::ReduceToOwners => self.reduce_to_owners(&wire, &params),
+            ReductionCollective::ReduceScatter => self.reduce_scatter(&wire, &params),
         }
     }
 
     /// Starts an all-reduce of a bucket; afterwards each rank keeps the slices that it owns.
-    fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
+    fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let pending =
             self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
         let placed = self.placed(params).into_iter();
         let arrivals =
-            placed.filter(|it| self.is_own(it)).map(|Placed { wire: from, slice, .. }| Arrival {
-                tensor: wire.shallow_clone(),
-                from,
-                to: slice.partition,
+            placed.filter(|it| self.is_own(it)).map(|PlacedSlice { wire: from, slice, .. }| {
+                ReducedSlice { tensor: wire.shallow_clone(), from, to: slice.partition }
             });
-        Ok(Launched { pending: vec![pending], arrivals: arrivals.collect() })
+        Ok(RunningReduction { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
     /// Starts a separate reduction for each owner, because ranks own parts of different sizes, or nothing.
-    fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
+    fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let placed = self.placed(params);
-        let mut launched = Launched { pending: Vec::new(), arrivals: Vec::new() };
+        let mut launched = RunningReduction { pending: Vec::new(), arrivals: Vec::new() };
         for owner in 0..self.context.spec.world_size {
-            let owned: Vec<&Placed> = placed.iter().filter(|p| p.slice.rank == owner).collect();
+            let owned: Vec<&PlacedSlice> =
+                placed.iter().filter(|p| p.slice.rank == owner).collect();
             if owned.is_empty() {
                 continue;
             }
@@ -140,7 +142,7 @@ impl Reducer {
                     let from = start..start + piece.wire.len();
                     start = from.end;
                     let (tensor, to) = (part.shallow_clone(), piece.slice.partition.clone());
-                    launched.arrivals.push(Arrival { tensor, from, to });
+                    launched.arrivals.push(ReducedSlice { tensor, from, to });
                 }
             }
             let purpose = format!("{} for rank {owner}", purpose(params));
@@ -151,14 +153,14 @@ impl Reducer {
     }
 
     /// Starts a reduce-scatter of a bucket whose parameters are cut into equal parts.
-    fn reduce_scatter(&self, wire: &Tensor, params: &[usize]) -> Result<Launched> {
+    fn reduce_scatter(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let Context { spec, partitioning, groups, .. } = &*self.context;
         let parts: Vec<Range<usize>> =
             params.iter().filter_map(|&param| partitioning.part(param)).collect();
         let total: usize = parts.iter().map(Range::len).sum();
         let zeros = |numel: usize| self.context.zeros(numel, wire.kind());
         let (input, output) = (zeros(total * spec.world_size)?, zeros(total)?);
-        for Placed { position, wire: from, slice } in self.placed(params) {
+        for PlacedSlice { position, wire: from, slice } in self.placed(params) {
             // The number of elements before this parameter in each rank's part of the bucket.
             let before: usize = parts[..position].iter().map(Range::len).sum();
             let to = slice.rank * total + before;
@@ -169,25 +171,25 @@ impl Reducer {
         for to in parts {
             let from = start..start + to.len();
             start = from.end;
-            arrivals.push(Arrival { tensor: output.shallow_clone(), from, to });
+            arrivals.push(ReducedSlice { tensor: output.shallow_clone(), from, to });
         }
         let sum = Collective::ReduceScatter { output: &output, input: &input };
         let pending = groups.gradients.start(sum, &purpose(params))?;
-        Ok(Launched { pending: vec![pending], arrivals })
+        Ok(RunningReduction { pending: vec![pending], arrivals })
     }
 
-    fn is_own(&self, placed: &Placed) -> bool {
+    fn is_own(&self, placed: &PlacedSlice) -> bool {
         placed.slice.rank == self.context.settings.owner
     }
 
     /// The slices of all parameters in a bucket, with their places in the bucket.
-    fn placed(&self, params: &[usize]) -> Vec<Placed> {
+    fn placed(&self, params: &[usize]) -> Vec<PlacedSlice> {
         let mut start = 0;
         let mut placed = Vec::new();
         for (position, &index) in params.iter().enumerate() {
             for slice in self.context.partitioning.slices(index) {
                 let wire = start + slice.param.start..start + slice.param.end;
-                placed.push(Placed { position, wire, slice });
+                placed.push(PlacedSlice { position, wire, slice });
             }
             start += self.context.plan.params()[index].numel();
         }
@@ -195,8 +197,8 @@ impl Reducer {
     }
 }
 
-impl Reduction for Reducer {
-    fn average(&mut self, contents: Contents) -> Result<()> {
+impl BucketReduction for Reducer {
+    fn average(&mut self, contents: BucketContents) -> Result<()> {
         // The previous reduction must be complete, because its buffer is filled next.
         self.finish()?;
         if contents.wire.numel() == 0 {
@@ -207,9 +209,11 @@ impl Reduction for Reducer {
     }
 
     fn finish(&mut self) -> Result<()> {
-        let Some(Launched { pending, arrivals }) = self.launched.take() else { return Ok(()) };
-        pending.into_iter().try_for_each(Pending::wait)?;
-        for Arrival { tensor, from, to } in arrivals {
+        let Some(RunningReduction { pending, arrivals }) = self.launched.take() else {
+            return Ok(());
+        };
+        pending.into_iter().try_for_each(PendingCollective::wait)?;
+        for ReducedSlice { tensor, from, to } in arrivals {
             let mut arrived = narrow(&tensor, from)?;
             if self.context.spec.divides_last() {
                 // The division happens in the communication dtype.

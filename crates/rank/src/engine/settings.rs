@@ -4,7 +4,7 @@ use zprobe_model::spec::{Dtype, RunSpec};
 
 /// The numbers and dtypes of one rank, which follow from the run's specification.
 #[derive(Clone)]
-pub struct Settings {
+pub struct NativeSettings {
     /// The rank whose partition this rank holds: this rank itself, unless a fault changes it.
     pub owner: usize,
     /// The divisor of each loss, which makes the sum over a step's microbatches a mean.
@@ -22,7 +22,7 @@ pub struct Settings {
     pub bucket_room: usize,
 }
 
-impl Settings {
+impl NativeSettings {
     /// The settings of a sound rank.
     pub fn new(spec: &RunSpec, rank: usize) -> Self {
         Self {

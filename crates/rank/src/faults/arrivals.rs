@@ -7,17 +7,20 @@ use tch::Tensor;
 use zprobe_model::spec::Fault;
 
 use super::Injected;
-use super::flow::Slip;
+use super::flow::FlowFault;
 use crate::engine::context::Microbatch;
 use crate::engine::flat::narrow;
 use crate::engine::flow::GradientFlow;
 
 /// A function that changes the flat gradient of a parameter in place.
-type Change = Box<dyn FnMut(&mut Tensor, usize, Microbatch) -> Result<()>>;
+type GradientChange = Box<dyn FnMut(&mut Tensor, usize, Microbatch) -> Result<()>>;
 
-/// The slip that changes gradients when they arrive; `None` for other faults.
-pub fn slip<F: GradientFlow>(fault: Injected, params: &[Tensor]) -> Option<Box<dyn Slip<F>>> {
-    let change: Change = match fault? {
+/// The fault that changes gradients when they arrive; `None` for other faults.
+pub fn flow_fault<F: GradientFlow>(
+    fault: Injected,
+    params: &[Tensor],
+) -> Option<Box<dyn FlowFault<F>>> {
+    let change: GradientChange = match fault? {
         Fault::MicrobatchDropped => Box::new(|gradient, _, _| {
             let _ = gradient.f_zero_()?;
             Ok(())
@@ -45,14 +48,14 @@ pub fn slip<F: GradientFlow>(fault: Injected, params: &[Tensor]) -> Option<Box<d
     Some(Box::new(FirstChanged { params, current: Microbatch::NONE, change }))
 }
 
-/// The slip that changes the gradients of the first microbatch of each step.
+/// The fault that changes the gradients of the first microbatch of each step.
 struct FirstChanged {
     params: Vec<Tensor>,
     current: Microbatch,
-    change: Change,
+    change: GradientChange,
 }
 
-impl<F: GradientFlow> Slip<F> for FirstChanged {
+impl<F: GradientFlow> FlowFault<F> for FirstChanged {
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
         self.current = microbatch;
         flow.begin(microbatch)

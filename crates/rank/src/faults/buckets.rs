@@ -8,13 +8,16 @@ use zprobe_model::spec::{Fault, Shape};
 use zprobe_model::trace::FlushReason;
 
 use super::Injected;
-use super::flow::Slip;
+use super::flow::FlowFault;
 use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow as _;
 use crate::engine::ipg::IpgBuckets;
 
-/// The slip of a flow through buckets; `None` for other faults.
-pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
+/// The fault of a flow through buckets; `None` for other faults.
+pub fn flow_fault(
+    fault: Injected,
+    context: &Rc<Context>,
+) -> Option<Box<dyn FlowFault<IpgBuckets>>> {
     let context = Rc::clone(context);
     Some(match fault? {
         // A flow that relies on hooks ignores gradients that the hooks have not delivered.
@@ -46,32 +49,32 @@ pub fn slip(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBu
     })
 }
 
-/// The slip that replaces the reduction by a function.
+/// The fault that replaces the reduction by a function.
 struct Reduces(fn(&mut IpgBuckets) -> Result<()>);
 
-impl Slip<IpgBuckets> for Reduces {
+impl FlowFault<IpgBuckets> for Reduces {
     fn reduce(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
         (self.0)(buckets)
     }
 }
 
-/// The slip that flushes an empty bucket in a backward pass that should reduce nothing.
+/// The fault that flushes an empty bucket in a backward pass that should reduce nothing.
 struct FlushedEmpty;
 
-impl Slip<IpgBuckets> for FlushedEmpty {
+impl FlowFault<IpgBuckets> for FlushedEmpty {
     fn end(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
         buckets.end()?;
         if buckets.reduces() { Ok(()) } else { buckets.flush(FlushReason::Boundary) }
     }
 }
 
-/// The slip that drops the bucket if the gradient of any trainable parameter has not arrived.
+/// The fault that drops the bucket if the gradient of any trainable parameter has not arrived.
 struct UnusedWaitedFor {
     context: Rc<Context>,
     arrived: Vec<bool>,
 }
 
-impl Slip<IpgBuckets> for UnusedWaitedFor {
+impl FlowFault<IpgBuckets> for UnusedWaitedFor {
     fn begin(&mut self, buckets: &mut IpgBuckets, microbatch: Microbatch) -> Result<()> {
         self.arrived.fill(false);
         buckets.begin(microbatch)
@@ -92,12 +95,12 @@ impl Slip<IpgBuckets> for UnusedWaitedFor {
     }
 }
 
-/// The slip that puts the gradient of a tied parameter into the bucket twice, once for each use.
+/// The fault that puts the gradient of a tied parameter into the bucket twice, once for each use.
 struct TiedTwice {
     context: Rc<Context>,
 }
 
-impl Slip<IpgBuckets> for TiedTwice {
+impl FlowFault<IpgBuckets> for TiedTwice {
     fn arrived(&mut self, buckets: &mut IpgBuckets, param: usize) -> Result<()> {
         buckets.arrived(param)?;
         let name = &self.context.plan.params()[param].name;
@@ -106,13 +109,13 @@ impl Slip<IpgBuckets> for TiedTwice {
     }
 }
 
-/// The slip that gives the optimizer the average without the last bucket.
+/// The fault that gives the optimizer the average without the last bucket.
 #[derive(Default)]
 struct CopiedEarly {
     copy: Option<Tensor>,
 }
 
-impl Slip<IpgBuckets> for CopiedEarly {
+impl FlowFault<IpgBuckets> for CopiedEarly {
     fn reduce(&mut self, buckets: &mut IpgBuckets) -> Result<()> {
         self.copy = Some(buckets.averaged().copy());
         buckets.reduce()

@@ -1,4 +1,4 @@
-//! Gradient flows with a slip, that is, an injected fault.
+//! Gradient flows with an injected fault.
 
 use std::rc::Rc;
 
@@ -12,8 +12,8 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// A slip of a gradient flow. The default of each method calls the sound flow.
-pub trait Slip<F: GradientFlow> {
+/// A fault of a gradient flow. The default of each method calls the sound flow.
+pub trait FlowFault<F: GradientFlow> {
     /// Replaces [`GradientFlow::begin`].
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
         flow.begin(microbatch)
@@ -45,27 +45,27 @@ pub trait Slip<F: GradientFlow> {
     }
 }
 
-/// A sound gradient flow, wrapped with a slip.
-struct Slipping<F> {
+/// A sound gradient flow, wrapped with a fault.
+struct FaultyFlow<F> {
     flow: F,
-    slip: Box<dyn Slip<F>>,
+    fault: Box<dyn FlowFault<F>>,
 }
 
-impl<F: GradientFlow> GradientFlow for Slipping<F> {
+impl<F: GradientFlow> GradientFlow for FaultyFlow<F> {
     fn class(&self) -> &'static str {
         self.flow.class()
     }
 
     fn begin(&mut self, microbatch: Microbatch) -> Result<()> {
-        self.slip.begin(&mut self.flow, microbatch)
+        self.fault.begin(&mut self.flow, microbatch)
     }
 
     fn arrived(&mut self, param: usize) -> Result<()> {
-        self.slip.arrived(&mut self.flow, param)
+        self.fault.arrived(&mut self.flow, param)
     }
 
     fn end(&mut self) -> Result<()> {
-        self.slip.end(&mut self.flow)
+        self.fault.end(&mut self.flow)
     }
 
     fn reduces(&self) -> bool {
@@ -73,19 +73,19 @@ impl<F: GradientFlow> GradientFlow for Slipping<F> {
     }
 
     fn reduce(&mut self) -> Result<()> {
-        self.slip.reduce(&mut self.flow)
+        self.fault.reduce(&mut self.flow)
     }
 
     fn partition_gradient(&mut self) -> Result<Tensor> {
-        self.slip.partition_gradient(&mut self.flow)
+        self.fault.partition_gradient(&mut self.flow)
     }
 
     fn zero_grad(&mut self) -> Result<()> {
-        self.slip.zero_grad(&mut self.flow)
+        self.fault.zero_grad(&mut self.flow)
     }
 }
 
-/// The accumulator for the engine, with a slip if the fault asks for one.
+/// The accumulator for the engine, with a fault if the fault asks for one.
 pub fn accumulator(
     fault: Injected,
     context: &Rc<Context>,
@@ -95,38 +95,38 @@ pub fn accumulator(
     if fault == Some(Fault::BufferNotSet) {
         fill_with_garbage(sound.gradients())?;
     }
-    let slip = leak::of_accumulator(fault);
-    Ok(with(sound, slip.or_else(|| of_either(fault, context, params))))
+    let faulty = leak::of_accumulator(fault);
+    Ok(with(sound, faulty.or_else(|| of_either(fault, context, params))))
 }
 
-/// The bucket flow for the engine, with a slip if the fault asks for one.
+/// The bucket flow for the engine, with a fault if the fault asks for one.
 pub fn ipg(
     fault: Injected,
     context: &Rc<Context>,
     params: &[Tensor],
     sound: IpgBuckets,
 ) -> Box<dyn GradientFlow> {
-    let slip = leak::of_buckets(fault, context).or_else(|| buckets::slip(fault, context));
-    with(sound, slip.or_else(|| of_either(fault, context, params)))
+    let faulty = leak::of_buckets(fault, context).or_else(|| buckets::flow_fault(fault, context));
+    with(sound, faulty.or_else(|| of_either(fault, context, params)))
 }
 
-/// The slip for faults that both accumulators and buckets can have.
+/// The fault for faults that both accumulators and buckets can have.
 fn of_either<F: GradientFlow>(
     fault: Injected,
     context: &Rc<Context>,
     params: &[Tensor],
-) -> Option<Box<dyn Slip<F>>> {
-    arrivals::slip(fault, params)
-        .or_else(|| handover::slip(fault, context))
-        .or_else(|| process::slip(fault, context))
+) -> Option<Box<dyn FlowFault<F>>> {
+    arrivals::flow_fault(fault, params)
+        .or_else(|| handover::flow_fault(fault, context))
+        .or_else(|| process::flow_fault(fault, context))
 }
 
 fn with<F: GradientFlow + 'static>(
     sound: F,
-    slip: Option<Box<dyn Slip<F>>>,
+    fault: Option<Box<dyn FlowFault<F>>>,
 ) -> Box<dyn GradientFlow> {
-    match slip {
-        Some(slip) => Box::new(Slipping { flow: sound, slip }),
+    match fault {
+        Some(fault) => Box::new(FaultyFlow { flow: sound, fault }),
         None => Box::new(sound),
     }
 }

@@ -8,28 +8,32 @@ use tch::Tensor;
 use zprobe_model::spec::{Fault, RunSpec};
 
 use super::Injected;
-use crate::collective::{Alone, Collective, Collectives, Pending};
+use crate::collective::{Collective, Collectives, PendingCollective, SingleRank};
 use crate::engine::flat::narrow;
-use crate::engine::groups::Groups;
+use crate::engine::groups::EngineGroups;
 
 /// The process groups for the engine, one of them faulty if the fault asks for it.
-pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: Groups) -> Groups {
-    let Groups { gradients, norm, digests, .. } = &sound;
+pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: EngineGroups) -> EngineGroups {
+    let EngineGroups { gradients, norm, digests, .. } = &sound;
     let (gradients, norm, digests) = (Rc::clone(gradients), Rc::clone(norm), Rc::clone(digests));
     let unsummed = Unsummed { rank };
     match fault {
-        Some(Fault::NotAveraged) => Groups { gradients: Rc::new(unsummed), ..sound },
+        Some(Fault::NotAveraged) => EngineGroups { gradients: Rc::new(unsummed), ..sound },
         Some(Fault::CollectiveSkipped) => {
             let skipped = FirstSkipped { gradients, unsummed, is_first: Cell::new(true) };
-            Groups { gradients: Rc::new(skipped), ..sound }
+            EngineGroups { gradients: Rc::new(skipped), ..sound }
         }
-        Some(Fault::WaitMissing) => Groups { gradients: Rc::new(Unseen(gradients)), ..sound },
-        Some(Fault::OverflowNotAgreed) => Groups { overflow: Rc::new(Alone), ..sound },
-        Some(Fault::ClippedByLocalNorm) => Groups { norm: Rc::new(Alone), ..sound },
+        Some(Fault::WaitMissing) => {
+            EngineGroups { gradients: Rc::new(ResultLost(gradients)), ..sound }
+        }
+        Some(Fault::OverflowNotAgreed) => EngineGroups { overflow: Rc::new(SingleRank), ..sound },
+        Some(Fault::ClippedByLocalNorm) => EngineGroups { norm: Rc::new(SingleRank), ..sound },
         Some(Fault::NormCountsReplicas) => {
-            Groups { norm: Rc::new(Multiplied { norm, replicas: spec.world_size }), ..sound }
+            EngineGroups { norm: Rc::new(Multiplied { norm, replicas: spec.world_size }), ..sound }
         }
-        Some(Fault::DigestCorrupted) => Groups { digests: Rc::new(Corrupted(digests)), ..sound },
+        Some(Fault::DigestCorrupted) => {
+            EngineGroups { digests: Rc::new(Corrupted(digests)), ..sound }
+        }
         _ => sound,
     }
 }
@@ -40,13 +44,13 @@ struct Unsummed {
 }
 
 impl Collectives for Unsummed {
-    fn start(&self, collective: Collective<'_>, _purpose: &str) -> Result<Pending> {
+    fn start(&self, collective: Collective<'_>, _purpose: &str) -> Result<PendingCollective> {
         if let Collective::ReduceScatter { output, input } = collective {
             let own = output.numel();
             let part = narrow(input, self.rank * own..(self.rank + 1) * own)?;
             output.shallow_clone().f_copy_(&part)?;
         }
-        Ok(Pending::over(collective))
+        Ok(PendingCollective::over(collective))
     }
 }
 
@@ -58,7 +62,7 @@ struct FirstSkipped {
 }
 
 impl Collectives for FirstSkipped {
-    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective> {
         let group: &dyn Collectives =
             if self.is_first.take() { &self.unsummed } else { &*self.gradients };
         group.start(collective, purpose)
@@ -66,10 +70,10 @@ impl Collectives for FirstSkipped {
 }
 
 /// Collectives whose result is lost, as if it were read too early: the tensor keeps its former content.
-struct Unseen(Rc<dyn Collectives>);
+struct ResultLost(Rc<dyn Collectives>);
 
-impl Collectives for Unseen {
-    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+impl Collectives for ResultLost {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective> {
         let unseen = |tensor: &Tensor| tensor.copy();
         match collective {
             Collective::AllReduce(tensor) => {
@@ -97,10 +101,10 @@ struct Multiplied {
 }
 
 impl Collectives for Multiplied {
-    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective> {
         self.norm.run(collective, purpose)?;
         let _ = collective.input().shallow_clone().f_mul_scalar_(self.replicas as f64)?;
-        Ok(Pending::over(collective))
+        Ok(PendingCollective::over(collective))
     }
 }
 
@@ -108,7 +112,7 @@ impl Collectives for Multiplied {
 struct Corrupted(Rc<dyn Collectives>);
 
 impl Collectives for Corrupted {
-    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<Pending> {
+    fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective> {
         let Collective::AllGather { output, input } = collective else {
             return self.0.start(collective, purpose);
         };

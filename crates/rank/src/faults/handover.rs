@@ -10,7 +10,7 @@ use tch::Tensor;
 use zprobe_model::spec::Fault;
 
 use super::Injected;
-use super::flow::Slip;
+use super::flow::FlowFault;
 use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 use crate::engine::flow::GradientFlow;
@@ -22,11 +22,14 @@ const GARBAGE: f64 = 1e4;
 const LATE: Duration = Duration::from_millis(20);
 
 /// A function that changes this rank's partition of the gradient.
-type Change = Box<dyn FnMut(Tensor) -> Result<Tensor>>;
+type PartitionChange = Box<dyn FnMut(Tensor) -> Result<Tensor>>;
 
-/// The slip that changes the gradient for the optimizer, or keeps it after the step; `None` for other faults.
-pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<F>>> {
-    let change: Change = match fault? {
+/// The fault that changes the gradient for the optimizer, or keeps it after the step; `None` for other faults.
+pub fn flow_fault<F: GradientFlow>(
+    fault: Injected,
+    context: &Rc<Context>,
+) -> Option<Box<dyn FlowFault<F>>> {
+    let change: PartitionChange = match fault? {
         Fault::SlicesSwapped => Box::new(|gradient| {
             let half = gradient.size1()? / 2;
             let swapped = [gradient.f_narrow(0, half, half)?, gradient.f_narrow(0, 0, half)?];
@@ -54,22 +57,22 @@ pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<B
         Fault::AccumulatorNotZeroed => return Some(Box::new(NeverZeroed)),
         _ => return None,
     };
-    Some(Box::new(Changed(change)))
+    Some(Box::new(ChangedAtHandover(change)))
 }
 
-/// The slip that changes the gradient when the optimizer gets it.
-struct Changed(Change);
+/// The fault that changes the gradient when the optimizer gets it.
+struct ChangedAtHandover(PartitionChange);
 
-impl<F: GradientFlow> Slip<F> for Changed {
+impl<F: GradientFlow> FlowFault<F> for ChangedAtHandover {
     fn partition_gradient(&mut self, flow: &mut F) -> Result<Tensor> {
         (self.0)(flow.partition_gradient()?)
     }
 }
 
-/// The slip that never sets the gradient to zero after a step.
+/// The fault that never sets the gradient to zero after a step.
 struct NeverZeroed;
 
-impl<F: GradientFlow> Slip<F> for NeverZeroed {
+impl<F: GradientFlow> FlowFault<F> for NeverZeroed {
     fn zero_grad(&mut self, _flow: &mut F) -> Result<()> {
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use zprobe_model::spec::Fault;
 
-use super::flow::Slip;
+use super::flow::FlowFault;
 use super::{Injected, add_unaveraged};
 use crate::engine::accumulator::Accumulator;
 use crate::engine::context::{Context, Microbatch};
@@ -13,12 +13,15 @@ use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
 /// The boundary leak for an accumulator; `None` for other faults.
-pub fn of_accumulator(fault: Injected) -> Option<Box<dyn Slip<Accumulator>>> {
+pub fn of_accumulator(fault: Injected) -> Option<Box<dyn FlowFault<Accumulator>>> {
     (fault? == Fault::BoundaryLeak).then(|| Box::new(LeakyAccumulator) as _)
 }
 
 /// The boundary leak for buckets; `None` for other faults.
-pub fn of_buckets(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<IpgBuckets>>> {
+pub fn of_buckets(
+    fault: Injected,
+    context: &Rc<Context>,
+) -> Option<Box<dyn FlowFault<IpgBuckets>>> {
     let context = Rc::clone(context);
     let leak = LeakyBuckets { context, current: Microbatch::NONE };
     (fault? == Fault::BoundaryLeak).then(|| Box::new(leak) as _)
@@ -30,10 +33,10 @@ fn reduce_early(flow: &mut impl GradientFlow, microbatch: Microbatch) -> Result<
     if microbatch.boundary { flow.reduce() } else { Ok(()) }
 }
 
-/// The slip that adds the boundary microbatch to the averaged accumulator.
+/// The fault that adds the boundary microbatch to the averaged accumulator.
 struct LeakyAccumulator;
 
-impl Slip<Accumulator> for LeakyAccumulator {
+impl FlowFault<Accumulator> for LeakyAccumulator {
     fn begin(&mut self, flow: &mut Accumulator, microbatch: Microbatch) -> Result<()> {
         reduce_early(flow, microbatch)
     }
@@ -43,13 +46,13 @@ impl Slip<Accumulator> for LeakyAccumulator {
     }
 }
 
-/// The slip that adds the boundary microbatch to the owners' average without the bucket.
+/// The fault that adds the boundary microbatch to the owners' average without the bucket.
 struct LeakyBuckets {
     context: Rc<Context>,
     current: Microbatch,
 }
 
-impl Slip<IpgBuckets> for LeakyBuckets {
+impl FlowFault<IpgBuckets> for LeakyBuckets {
     fn begin(&mut self, flow: &mut IpgBuckets, microbatch: Microbatch) -> Result<()> {
         self.current = microbatch;
         reduce_early(flow, microbatch)

@@ -1,14 +1,14 @@
-//! The faults of `--inject`, as variants of the engine's parts with a slip (a deliberate bug).
+//! The faults of `--inject`, as variants of the engine's parts with a deliberate bug.
 //!
 //! Each function here takes a sound part of the engine and returns the part for the engine, which is the same unless
-//! the run's fault affects it. A part with a slip wraps the sound part and delegates everything to it except the fault.
+//! the run's fault affects it. A part with a fault wraps the sound part and delegates everything to it except the fault.
 //!
 //! | module | affected part |
 //! |------|-------------|
 //! | [`settings`](settings()) | the numbers and dtypes |
 //! | [`groups`](groups()) | the ranks of a collective, and its result |
 //! | [`hook`](hook()) | the hooks that autograd calls |
-//! | [`flow`] | a gradient flow, which gets the slips of `arrivals`, `buckets`, `leak`, `handover` and `process` |
+//! | [`flow`] | a gradient flow, which gets the faults of `arrivals`, `buckets`, `leak`, `handover` and `process` |
 //! | [`arrivals`] | a gradient before its accumulation |
 //! | [`buckets`] | the content of a bucket, and the times of its flushes |
 //! | [`leak`] | the order of accumulation and reduction |

@@ -9,12 +9,15 @@ use nix::sys::signal::{Signal, raise};
 use zprobe_model::spec::Fault;
 
 use super::Injected;
-use super::flow::Slip;
+use super::flow::FlowFault;
 use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 
-/// The slip of a rank that dies, hangs or writes rubbish; `None` for other faults.
-pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<Box<dyn Slip<F>>> {
+/// The fault of a rank that dies, hangs or writes rubbish; `None` for other faults.
+pub fn flow_fault<F: GradientFlow>(
+    fault: Injected,
+    context: &Rc<Context>,
+) -> Option<Box<dyn FlowFault<F>>> {
     let misbehave: fn(&Context) -> Result<()> = match fault? {
         Fault::RankDies => |_| Ok(raise(Signal::SIGKILL)?),
         Fault::RankHangs => |_| {
@@ -31,14 +34,14 @@ pub fn slip<F: GradientFlow>(fault: Injected, context: &Rc<Context>) -> Option<B
     Some(Box::new(Misbehaves { context: Rc::clone(context), backwards: 0, misbehave }))
 }
 
-/// The slip that calls a function before the second backward pass.
+/// The fault that calls a function before the second backward pass.
 struct Misbehaves {
     context: Rc<Context>,
     backwards: usize,
     misbehave: fn(&Context) -> Result<()>,
 }
 
-impl<F: GradientFlow> Slip<F> for Misbehaves {
+impl<F: GradientFlow> FlowFault<F> for Misbehaves {
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
         self.backwards += 1;
         if self.backwards == 2 {

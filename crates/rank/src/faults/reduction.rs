@@ -8,59 +8,61 @@ use tch::Tensor;
 use zprobe_model::spec::Fault;
 
 use super::{Injected, add_unaveraged, fill_with_garbage};
-use crate::engine::bucket::Contents;
+use crate::engine::bucket::BucketContents;
 use crate::engine::context::Context;
 use crate::engine::flat::narrow;
-use crate::engine::reduction::{Reducer, Reduction};
+use crate::engine::reduction::{BucketReduction, Reducer};
 
-/// The reduction for the engine, with a slip if the fault asks for one.
+/// The reduction for the engine, with a fault if the fault asks for one.
 pub fn reduction(
     fault: Injected,
     context: &Rc<Context>,
     sound: Reducer,
-) -> Result<Box<dyn Reduction>> {
+) -> Result<Box<dyn BucketReduction>> {
     let context = Rc::clone(context);
-    let slip: Box<dyn Slip> = match fault {
+    let faulty: Box<dyn ReductionFault> = match fault {
         Some(Fault::BucketNotAveraged) => Box::new(FirstUnaveraged { context, buckets: 0 }),
         Some(Fault::StaleParameterList) => Box::new(StaleList { context, last: Vec::new() }),
-        Some(Fault::BufferOverwritten) => Box::new(Late { bucket: None }),
-        Some(Fault::CollectivesSwapped) => Box::new(Swapped { is_first: true, held: None }),
+        Some(Fault::BufferOverwritten) => Box::new(ReducedLate { bucket: None }),
+        Some(Fault::CollectivesSwapped) => {
+            Box::new(ReductionsSwapped { is_first: true, held: None })
+        }
         Some(Fault::BufferNotSet) => {
             fill_with_garbage(sound.averaged())?;
             return Ok(Box::new(sound));
         }
         _ => return Ok(Box::new(sound)),
     };
-    Ok(Box::new(Slipping { sound, slip }))
+    Ok(Box::new(FaultyReduction { sound, fault: faulty }))
 }
 
-/// A slip of a reduction. The default of each method does nothing wrong.
-trait Slip {
-    /// Replaces [`Reduction::average`].
-    fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()>;
+/// A fault of a reduction. The default of each method does nothing wrong.
+trait ReductionFault {
+    /// Replaces [`BucketReduction::average`].
+    fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()>;
 
-    /// Runs before [`Reduction::finish`].
+    /// Runs before [`BucketReduction::finish`].
     fn finish(&mut self, _sound: &mut Reducer) -> Result<()> {
         Ok(())
     }
 
-    /// Runs before [`Reduction::zero`].
+    /// Runs before [`BucketReduction::zero`].
     fn zero(&mut self) {}
 }
 
-/// A sound reducer, wrapped with a slip.
-struct Slipping {
+/// A sound reducer, wrapped with a fault.
+struct FaultyReduction {
     sound: Reducer,
-    slip: Box<dyn Slip>,
+    fault: Box<dyn ReductionFault>,
 }
 
-impl Reduction for Slipping {
-    fn average(&mut self, contents: Contents) -> Result<()> {
-        self.slip.average(&mut self.sound, contents)
+impl BucketReduction for FaultyReduction {
+    fn average(&mut self, contents: BucketContents) -> Result<()> {
+        self.fault.average(&mut self.sound, contents)
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.slip.finish(&mut self.sound)?;
+        self.fault.finish(&mut self.sound)?;
         self.sound.finish()
     }
 
@@ -69,19 +71,19 @@ impl Reduction for Slipping {
     }
 
     fn zero(&mut self) -> Result<()> {
-        self.slip.zero();
+        self.fault.zero();
         self.sound.zero()
     }
 }
 
-/// The slip that does not average the first bucket of each step, so that each rank keeps its own gradients.
+/// The fault that does not average the first bucket of each step, so that each rank keeps its own gradients.
 struct FirstUnaveraged {
     context: Rc<Context>,
     buckets: usize,
 }
 
-impl Slip for FirstUnaveraged {
-    fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()> {
+impl ReductionFault for FirstUnaveraged {
+    fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()> {
         self.buckets += usize::from(contents.wire.numel() > 0);
         if self.buckets > 1 {
             return sound.average(contents);
@@ -101,15 +103,15 @@ impl Slip for FirstUnaveraged {
     }
 }
 
-/// The slip that splits a bucket by the parameter list of the previous bucket.
+/// The fault that splits a bucket by the parameter list of the previous bucket.
 struct StaleList {
     context: Rc<Context>,
     last: Vec<usize>,
 }
 
-impl Slip for StaleList {
-    fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()> {
-        let Contents { wire, params } = contents;
+impl ReductionFault for StaleList {
+    fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()> {
+        let BucketContents { wire, params } = contents;
         if wire.numel() == 0 {
             return Ok(());
         }
@@ -123,17 +125,17 @@ impl Slip for StaleList {
             end += self.context.plan.params()[param].numel();
             end <= wire.numel()
         });
-        sound.average(Contents { wire, params: list })
+        sound.average(BucketContents { wire, params: list })
     }
 }
 
-/// The slip that reduces a bucket only when the next bucket is full.
-struct Late {
-    bucket: Option<Contents>,
+/// The fault that reduces a bucket only when the next bucket is full.
+struct ReducedLate {
+    bucket: Option<BucketContents>,
 }
 
-impl Slip for Late {
-    fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()> {
+impl ReductionFault for ReducedLate {
+    fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()> {
         self.bucket.replace(contents).map_or(Ok(()), |late| sound.average(late))
     }
 
@@ -142,18 +144,18 @@ impl Slip for Late {
     }
 }
 
-/// The slip that swaps the reductions of the first two buckets.
-struct Swapped {
+/// The fault that swaps the reductions of the first two buckets.
+struct ReductionsSwapped {
     is_first: bool,
-    held: Option<Contents>,
+    held: Option<BucketContents>,
 }
 
-impl Slip for Swapped {
-    fn average(&mut self, sound: &mut Reducer, contents: Contents) -> Result<()> {
+impl ReductionFault for ReductionsSwapped {
+    fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()> {
         if std::mem::take(&mut self.is_first) {
             // The content is copied, because the buffer is filled again.
-            let Contents { wire, params } = contents;
-            self.held = Some(Contents { wire: wire.copy(), params });
+            let BucketContents { wire, params } = contents;
+            self.held = Some(BucketContents { wire: wire.copy(), params });
             return Ok(());
         }
         sound.average(contents)?;

@@ -3,10 +3,10 @@
 use zprobe_model::spec::{Dtype, Fault};
 
 use super::Injected;
-use crate::engine::settings::Settings;
+use crate::engine::settings::NativeSettings;
 
 /// The settings for the engine, with the wrong value if the fault asks for it.
-pub fn settings(fault: Injected, mut sound: Settings) -> Settings {
+pub fn settings(fault: Injected, mut sound: NativeSettings) -> NativeSettings {
     match fault {
         Some(Fault::AccumulatedInBf16) => sound.accumulation_dtype = Dtype::Bf16,
         Some(Fault::ReducedInBf16) => sound.wire_dtype = Dtype::Bf16,

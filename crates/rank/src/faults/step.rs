@@ -5,23 +5,23 @@ use tch::Tensor;
 use zprobe_model::spec::Fault;
 
 use super::Injected;
-use crate::engine::clip::{Clip, Limit};
-use crate::engine::inner::{ParameterGroups, Update};
-use crate::engine::parameters::{Parameters, Weights};
+use crate::engine::clip::{Clip, MaxNorm};
+use crate::engine::inner::{ParameterGroups, UpdateRule};
+use crate::engine::parameters::{ModelWeights, Parameters};
 use crate::engine::scaler::{LossScaler, Scaler};
 
 /// The loss scaler for the engine, faulty if the fault asks for it.
 pub fn scaler(fault: Injected, sound: LossScaler) -> Box<dyn Scaler> {
     match fault {
-        Some(Fault::LossScaleKept) => Box::new(Kept(sound)),
+        Some(Fault::LossScaleKept) => Box::new(ScaleKept(sound)),
         _ => Box::new(sound),
     }
 }
 
 /// A loss scaler that never unscales the gradient.
-struct Kept(LossScaler);
+struct ScaleKept(LossScaler);
 
-impl Scaler for Kept {
+impl Scaler for ScaleKept {
     fn scale(&self) -> f64 {
         self.0.scale()
     }
@@ -36,17 +36,17 @@ impl Scaler for Kept {
 }
 
 /// The gradient clipping for the engine, faulty if the fault asks for it.
-pub fn clip(fault: Injected, sound: Limit) -> Box<dyn Clip> {
+pub fn clip(fault: Injected, sound: MaxNorm) -> Box<dyn Clip> {
     match fault {
-        Some(Fault::ClippedTwice) => Box::new(Twice(sound)),
+        Some(Fault::ClippedTwice) => Box::new(ClippedTwice(sound)),
         _ => Box::new(sound),
     }
 }
 
 /// A clipping that scales the gradient twice, by the same norm.
-struct Twice(Limit);
+struct ClippedTwice(MaxNorm);
 
-impl Clip for Twice {
+impl Clip for ClippedTwice {
     fn clip(&self, gradient: &mut Tensor, norm: f64) -> Result<()> {
         self.0.clip(gradient, norm)?;
         self.0.clip(gradient, norm)
@@ -54,32 +54,34 @@ impl Clip for Twice {
 }
 
 /// The inner optimizers for the engine, faulty if the fault asks for it.
-pub fn update(fault: Injected, sound: ParameterGroups) -> Box<dyn Update> {
+pub fn update(fault: Injected, sound: ParameterGroups) -> Box<dyn UpdateRule> {
     match fault {
-        Some(Fault::StepSkipped) => Box::new(Skipped),
+        Some(Fault::StepSkipped) => Box::new(UpdateSkipped),
         _ => Box::new(sound),
     }
 }
 
 /// An update that does nothing.
-struct Skipped;
+struct UpdateSkipped;
 
-impl Update for Skipped {
+impl UpdateRule for UpdateSkipped {
     fn step(&mut self, _gradient: &Tensor, _step: usize) -> Result<()> {
         Ok(())
     }
 }
 
 /// The parameters for the engine, faulty if the fault asks for it; `params` are the model's tensors.
-pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn Weights> {
+pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn ModelWeights> {
     match fault {
         Some(Fault::StaleAllGather) => {
             let stale = sound.own().copy();
-            Box::new(Updated(sound, move |sound: &mut Parameters, _: &Tensor| sound.update(&stale)))
+            Box::new(ParametersUpdated(sound, move |sound: &mut Parameters, _: &Tensor| {
+                sound.update(&stale)
+            }))
         }
         Some(Fault::UpdateNotCopied) => {
             let params: Vec<Tensor> = params.iter().map(Tensor::detach).collect();
-            Box::new(Updated(sound, move |sound: &mut Parameters, master: &Tensor| {
+            Box::new(ParametersUpdated(sound, move |sound: &mut Parameters, master: &Tensor| {
                 undone(sound, master, &params)
             }))
         }
@@ -98,9 +100,9 @@ fn undone(sound: &mut Parameters, master: &Tensor, params: &[Tensor]) -> Result<
 }
 
 /// Parameters with another update function.
-struct Updated<U>(Parameters, U);
+struct ParametersUpdated<U>(Parameters, U);
 
-impl<U: FnMut(&mut Parameters, &Tensor) -> Result<()>> Weights for Updated<U> {
+impl<U: FnMut(&mut Parameters, &Tensor) -> Result<()>> ModelWeights for ParametersUpdated<U> {
     fn gather(&mut self) -> Result<()> {
         self.0.gather()
     }

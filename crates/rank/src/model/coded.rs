@@ -14,7 +14,7 @@ use super::{ProbeModel, leaf, shape};
 use crate::dtype::kind_of;
 
 /// The parameters and the codes of one rank.
-pub struct Coded {
+pub struct CodedModel {
     spec: RunSpec,
     plan: Plan,
     workload: Workload,
@@ -28,7 +28,7 @@ pub struct Coded {
     prepared: Vec<(usize, Tensor)>,
 }
 
-impl Coded {
+impl CodedModel {
     /// Creates the parameters with their exact initial values.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let code = Plan::code(spec);
@@ -72,7 +72,7 @@ impl Coded {
     }
 }
 
-impl ProbeModel for Coded {
+impl ProbeModel for CodedModel {
     fn parameters(&self) -> &[Tensor] {
         &self.parameters
     }

@@ -12,7 +12,7 @@ use crate::dtype::kind_of;
 const WIDTH: i64 = 64;
 
 /// The parameters and the data of one rank.
-pub struct Mlp {
+pub struct MlpModel {
     parameters: Vec<Tensor>,
     /// The inputs and targets of all microbatches, in the order of steps and microbatches.
     batches: Vec<(Tensor, Tensor)>,
@@ -21,7 +21,7 @@ pub struct Mlp {
     current: usize,
 }
 
-impl Mlp {
+impl MlpModel {
     /// Draws the same parameters on all ranks, and this rank's samples of each global batch. The CPU draws them, so
     /// that they are the same for every device.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
@@ -68,7 +68,7 @@ fn batch(spec: &RunSpec, samples: Range<usize>) -> Result<(Tensor, Tensor), TchE
     Ok((Tensor::f_stack(&inputs, 0)?, Tensor::f_stack(&targets, 0)?))
 }
 
-impl ProbeModel for Mlp {
+impl ProbeModel for MlpModel {
     fn parameters(&self) -> &[Tensor] {
         &self.parameters
     }

@@ -34,8 +34,8 @@ pub fn build(
     device: Device,
 ) -> Result<Box<dyn ProbeModel>> {
     Ok(match spec.model {
-        Model::Coded => Box::new(coded::Coded::new(spec, plan, rank, device)?),
-        Model::Mlp => Box::new(mlp::Mlp::new(spec, plan, rank, device)?),
+        Model::Coded => Box::new(coded::CodedModel::new(spec, plan, rank, device)?),
+        Model::Mlp => Box::new(mlp::MlpModel::new(spec, plan, rank, device)?),
     })
 }
 

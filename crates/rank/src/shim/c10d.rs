@@ -146,9 +146,9 @@ impl Drop for Store {
 }
 
 /// c10d's `ProcessGroupGloo` on a network interface.
-pub struct Gloo(NonNull<RawGroup>);
+pub struct GlooBackend(NonNull<RawGroup>);
 
-impl Gloo {
+impl GlooBackend {
     /// Connects to all other ranks.
     pub fn new(
         store: &Store,
@@ -169,37 +169,37 @@ impl Gloo {
     }
 
     /// Starts to sum `tensor` over all ranks, in place.
-    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Work> {
+    pub fn all_reduce_sum(&self, tensor: &Tensor) -> Result<BackendWork> {
         // SAFETY: group and tensor are live.
-        Work::started(unsafe { zp_all_reduce_sum(self.0.as_ptr(), ptr(tensor)) })
+        BackendWork::started(unsafe { zp_all_reduce_sum(self.0.as_ptr(), ptr(tensor)) })
     }
 
     /// Starts to sum `tensor` over all ranks, in place on rank `root`.
-    pub fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Work> {
+    pub fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<BackendWork> {
         let root = i32::try_from(root)?;
         // SAFETY: group and tensor are live.
-        Work::started(unsafe { zp_reduce_sum(self.0.as_ptr(), ptr(tensor), root) })
+        BackendWork::started(unsafe { zp_reduce_sum(self.0.as_ptr(), ptr(tensor), root) })
     }
 
     /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
-    pub fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Work> {
+    pub fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<BackendWork> {
         let (output, input) = (ptr(output), ptr(input));
         // SAFETY: group and tensors are live.
-        Work::started(unsafe { zp_reduce_scatter_sum(self.0.as_ptr(), output, input) })
+        BackendWork::started(unsafe { zp_reduce_scatter_sum(self.0.as_ptr(), output, input) })
     }
 
     /// Starts to concatenate the ranks' `input` in `output`.
-    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Work> {
+    pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<BackendWork> {
         // SAFETY: group and tensors are live.
-        Work::started(unsafe { zp_all_gather(self.0.as_ptr(), ptr(output), ptr(input)) })
+        BackendWork::started(unsafe { zp_all_gather(self.0.as_ptr(), ptr(output), ptr(input)) })
     }
 }
 
 /// A running operation, which keeps its tensors alive.
 #[must_use = "an operation may still write until it is waited for"]
-pub struct Work(NonNull<RawWork>);
+pub struct BackendWork(NonNull<RawWork>);
 
-impl Work {
+impl BackendWork {
     fn started(raw: *mut RawWork) -> Result<Self> {
         NonNull::new(raw).map(Self).ok_or_else(last_error)
     }
@@ -211,7 +211,7 @@ impl Work {
     }
 }
 
-impl Drop for Gloo {
+impl Drop for GlooBackend {
     fn drop(&mut self) {
         // SAFETY: the group was created by `zp_gloo_new`, and is freed once.
         unsafe { zp_group_free(self.0.as_ptr()) }

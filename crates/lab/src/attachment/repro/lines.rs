@@ -1,6 +1,6 @@
 //! The lines of a script that depend on the run: its use of the model, and the expected weights.
 
-use zprobe_engines::Repro;
+use zprobe_engines::EngineScript;
 use zprobe_model::spec::workload::{self, Output};
 use zprobe_model::spec::{Plan, RunSpec, Shape, Workload};
 
@@ -189,7 +189,7 @@ pub(super) fn parameters(spec: &RunSpec) -> String {
 }
 
 /// The lines with the forward and backward passes of a microbatch.
-pub(super) fn microbatch(spec: &RunSpec, engine: &Repro) -> Vec<String> {
+pub(super) fn microbatch(spec: &RunSpec, engine: &EngineScript) -> Vec<String> {
     let call = match Workload::new(spec, &Plan::new(spec)).output {
         Output::Logits => format!("{}({WHICH})", engine.forward),
         Output::Tuple => format!("{}({WHICH})[0]", engine.forward),

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use self::lines::{expected, forward, made, microbatch, used, values};
 use zprobe_engines::source::{comment, packed, torch};
-use zprobe_engines::{self as engines, Repro};
+use zprobe_engines::{self as engines, EngineScript};
 use zprobe_model::spec::plan::Param;
 use zprobe_model::spec::{Device, Dtype, Model, Optimizer, Plan, RunSpec, Shape};
 use zprobe_model::trace::Point;
@@ -66,7 +66,7 @@ fn section(name: &str) -> &'static str {
 }
 
 /// Replaces each line that ends in a mark `#: NAME` by the lines for the run.
-fn filled(text: &str, spec: &RunSpec, engine: &Repro, tolerance: Option<f64>) -> String {
+fn filled(text: &str, spec: &RunSpec, engine: &EngineScript, tolerance: Option<f64>) -> String {
     let mut filled = String::new();
     for line in text.lines() {
         let indent = &line[..line.len() - line.trim_start().len()];

@@ -12,7 +12,7 @@ const EXCERPT: usize = 200;
 
 /// The role of the process that may write to a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ChannelOwner {
     /// A rank, with its number.
     Rank(usize),
     /// A host, which forks the ranks of this range and waits for them.
@@ -20,25 +20,25 @@ pub(super) enum Role {
 }
 
 /// The process that writes to a channel, and the state of its records so far.
-pub(super) struct Sender {
+pub(super) struct LineChecker {
     run: String,
     spec: RunSpec,
-    role: Role,
+    role: ChannelOwner,
     next_seq: u64,
     finished: bool,
 }
 
-impl Sender {
+impl LineChecker {
     /// Creates the checker of a process that has not written any record yet.
-    pub(super) fn new(run: &str, spec: &RunSpec, role: Role) -> Self {
+    pub(super) fn new(run: &str, spec: &RunSpec, role: ChannelOwner) -> Self {
         Self { run: run.to_owned(), spec: spec.clone(), role, next_seq: 0, finished: false }
     }
 
     /// Returns the number of the rank, or `None` if the process is a host.
     pub(super) fn rank(&self) -> Option<usize> {
         match self.role {
-            Role::Rank(rank) => Some(rank),
-            Role::Host(_) => None,
+            ChannelOwner::Rank(rank) => Some(rank),
+            ChannelOwner::Host(_) => None,
         }
     }
 
@@ -68,13 +68,13 @@ impl Sender {
     fn check_event(&self, event: &Event) -> Result<(), Violation> {
         match (&self.role, event) {
             (
-                Role::Host(ranks),
+                ChannelOwner::Host(ranks),
                 Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. },
             ) if ranks.contains(rank) => Ok(()),
-            (Role::Host(_), Event::Importing { .. }) => Ok(()),
-            (Role::Host(_), _) => Err(Violation::WrongSender),
+            (ChannelOwner::Host(_), Event::Importing { .. }) => Ok(()),
+            (ChannelOwner::Host(_), _) => Err(Violation::WrongSender),
             (
-                Role::Rank(_),
+                ChannelOwner::Rank(_),
                 Event::RunStarted { .. }
                 | Event::AgentJoined { .. }
                 | Event::AgentLost { .. }
@@ -88,10 +88,12 @@ impl Sender {
                 | Event::Stderr { .. }
                 | Event::StackTaken { .. },
             ) => Err(Violation::LauncherEvent),
-            (Role::Rank(_), event) if !self.spec.is_settled() => {
+            (ChannelOwner::Rank(_), event) if !self.spec.is_settled() => {
                 event.fits_script().map_err(|_| Violation::Implausible)
             }
-            (Role::Rank(_), event) => event.fits(&self.spec).map_err(|_| Violation::Implausible),
+            (ChannelOwner::Rank(_), event) => {
+                event.fits(&self.spec).map_err(|_| Violation::Implausible)
+            }
         }
     }
 }
@@ -128,8 +130,8 @@ mod tests {
     const FINISHED: &str = r#"{"type":"finished"}"#;
     const FAILED: &str = r#"{"type":"failed","message":"x"}"#;
 
-    fn violation(role: Role, line: &str) -> Option<Violation> {
-        Sender::new("r", &spec(), role).check(line.as_bytes()).err()
+    fn violation(role: ChannelOwner, line: &str) -> Option<Violation> {
+        LineChecker::new("r", &spec(), role).check(line.as_bytes()).err()
     }
 
     #[test]
@@ -158,22 +160,22 @@ mod tests {
             (line("1", 0, r#"{"type":"interrupted"}"#), Violation::LauncherEvent),
         ];
         for (line, expected) in cases {
-            assert_eq!(violation(Role::Rank(1), &line), Some(expected), "{line}");
+            assert_eq!(violation(ChannelOwner::Rank(1), &line), Some(expected), "{line}");
         }
     }
 
     #[test]
     fn nothing_comes_after_finished() {
-        let mut sender = Sender::new("r", &spec(), Role::Rank(1));
-        assert!(sender.check(line("1", 0, FINISHED).as_bytes()).is_ok());
-        let late = sender.check(line("1", 1, FAILED).as_bytes());
+        let mut checker = LineChecker::new("r", &spec(), ChannelOwner::Rank(1));
+        assert!(checker.check(line("1", 0, FINISHED).as_bytes()).is_ok());
+        let late = checker.check(line("1", 1, FAILED).as_bytes());
         assert_eq!(late.err(), Some(Violation::AfterFinished));
     }
 
     #[test]
     fn a_host_speaks_of_its_own_ranks_and_imports_and_of_nothing_else() {
         let spawned = |rank| format!(r#"{{"type":"rank-spawned","rank":{rank},"pid":7}}"#);
-        let host = || Role::Host(0..2);
+        let host = || ChannelOwner::Host(0..2);
         let importing = r#"{"type":"importing","what":"torch"}"#;
         for good in [&spawned(1), importing] {
             assert_eq!(violation(host(), &line("null", 0, good)), None, "{good}");

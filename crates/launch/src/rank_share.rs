@@ -9,7 +9,7 @@ use super::LaunchError;
 pub(super) const LOOPBACK: &str = "lo";
 
 /// The ranks that one process starts, and the TCPStore at which they connect to all other ranks.
-pub(super) struct Place {
+pub(super) struct RankShare {
     /// The range of ranks that this process starts.
     pub(super) ranks: Range<usize>,
     /// The local rank of the first rank in `ranks`.
@@ -25,7 +25,7 @@ pub(super) struct Place {
     pub(super) interface: String,
 }
 
-impl Place {
+impl RankShare {
     /// Returns the place of a process that starts all ranks of a run.
     pub(super) fn of_all(world_size: usize) -> Result<Self, LaunchError> {
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))

@@ -8,14 +8,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::NamedTempFile;
 
 use super::LaunchError;
-use super::selection::{Choice, Selection};
+use super::selection::{LineDecision, Selection};
 use zprobe_model::run_dir;
 use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 use zprobe_redact::{Known, Private, Redactor};
 
 /// The trace of a run, which is still being written.
-pub(super) struct Recorder<'a> {
+pub(super) struct TraceWriter<'a> {
     path: PathBuf,
     file: BufWriter<File>,
     observer: &'a mut dyn FnMut(&Record),
@@ -27,7 +27,7 @@ pub(super) struct Recorder<'a> {
     has_secrets: bool,
 }
 
-impl<'a> Recorder<'a> {
+impl<'a> TraceWriter<'a> {
     /// Creates the trace file of the run `run` in `dir`.
     pub(super) fn create(
         dir: &Path,
@@ -73,9 +73,9 @@ impl<'a> Recorder<'a> {
             before.iter().try_for_each(|line| self.write_line(line))?;
             let line = redacted.as_deref().unwrap_or(line);
             match self.selection.choose(line, &record) {
-                Choice::Whole => self.write_line(line),
-                Choice::WithoutContent(line) => self.write_line(&line),
-                Choice::LeftOut => Ok(()),
+                LineDecision::Whole => self.write_line(line),
+                LineDecision::WithoutContent(line) => self.write_line(&line),
+                LineDecision::LeftOut => Ok(()),
             }
         });
         self.finish(written, &record)
@@ -200,7 +200,7 @@ pub fn record_all(
     events: impl IntoIterator<Item = (Option<usize>, u64, Event)>,
 ) -> Result<(), LaunchError> {
     let mut unseen = |_: &Record| {};
-    let mut recorder = Recorder::create(dir, run, spec, &mut unseen)?;
+    let mut recorder = TraceWriter::create(dir, run, spec, &mut unseen)?;
     recorder.start(spec)?;
     let mut sequence = vec![0; spec.world_size];
     for (sender, t_ns, event) in events {

@@ -17,11 +17,11 @@ use blake2::{Blake2b512, Blake2bMac512, Digest as _};
 use serde_json::Value;
 
 use super::link::Link;
-use super::message::{Agent, Message};
+use super::message::{Agent, AgentMessage};
 use super::tcp_store::TcpStore;
-use crate::channel::State;
-use crate::job::{Endpoint, Meeting, UNNUMBERED};
-use crate::recorder::now_ns;
+use crate::channel::ChannelState;
+use crate::job::{Endpoint, JobRendezvous, UNNUMBERED};
+use crate::trace_writer::now_ns;
 
 /// The time that an agent may take for each message of the rendezvous.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const NAMED: usize = 5;
 
 /// An error that prevents the rendezvous of the agents of a job.
 #[derive(Debug, thiserror::Error)]
-pub enum MeetingError {
+pub enum RendezvousError {
     /// The leader cannot listen on the rendezvous port.
     #[error(
         "cannot listen on port {port}, the rendezvous of this job's processes: {cause}; name a free port of \
@@ -108,7 +108,7 @@ pub enum MeetingError {
 
 /// An agent and the run that it announces, which must be the same for all agents.
 #[derive(Clone, Debug)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedRun {
     pub(super) agent: Agent,
     pub(super) agents: usize,
     /// The settings of the run, as JSON.
@@ -117,8 +117,8 @@ pub(super) struct Announced {
 
 /// An agent that has come to the rendezvous.
 #[derive(Debug)]
-pub(super) struct Came {
-    pub(super) announced: Announced,
+pub(super) struct ArrivedAgent {
+    pub(super) announced: AnnouncedRun,
     pub(super) zprobe: String,
     pub(super) link: Link,
     /// The time by which the agent's clock is ahead of the leader's, in nanoseconds.
@@ -127,20 +127,20 @@ pub(super) struct Came {
 
 /// Waits, as the leader, for all other agents, and returns them in the order of their numbers.
 pub(super) fn lead(
-    own: &Announced,
-    meeting: &Meeting,
+    own: &AnnouncedRun,
+    rendezvous: &JobRendezvous,
     patience: Duration,
-) -> Result<Vec<Came>, MeetingError> {
+) -> Result<Vec<ArrivedAgent>, RendezvousError> {
     let deadline = Instant::now() + patience;
-    let (listener, store, token) = listen(meeting, deadline)?;
+    let (listener, store, token) = listen(rendezvous, deadline)?;
     let key = Arc::new(key_of(&token));
-    let mut came: BTreeMap<usize, Came> = BTreeMap::new();
+    let mut came: BTreeMap<usize, ArrivedAgent> = BTreeMap::new();
     let met = gather(own, &listener, &key, deadline, patience, &mut came);
     if let Some((mut store, key)) = store {
         // The next command of the same job uses the same key for its rendezvous.
         let _ = store.delete(&key);
     }
-    let mut came: Vec<Came> = came.into_values().collect();
+    let mut came: Vec<ArrivedAgent> = came.into_values().collect();
     if let Err(error) = &met {
         refuse(came.iter_mut().map(|it| &mut it.link), &error.to_string());
     }
@@ -151,18 +151,18 @@ pub(super) fn lead(
 pub(super) fn refuse<'a>(links: impl Iterator<Item = &'a mut Link>, why: &str) {
     for link in links {
         // An agent that is gone does not need the reason.
-        let _ = link.say(&Message::Refused { why: why.to_owned() });
+        let _ = link.say(&AgentMessage::Refused { why: why.to_owned() });
     }
 }
 
 fn gather(
-    own: &Announced,
+    own: &AnnouncedRun,
     listener: &TcpListener,
     key: &Arc<[u8; 64]>,
     deadline: Instant,
     patience: Duration,
-    came: &mut BTreeMap<usize, Came>,
-) -> Result<(), MeetingError> {
+    came: &mut BTreeMap<usize, ArrivedAgent>,
+) -> Result<(), RendezvousError> {
     listener.set_nonblocking(true)?;
     let (sender, receiver) = channel();
     while came.len() + 1 < own.agents {
@@ -171,7 +171,7 @@ fn gather(
             let is_missing = |index: &usize| *index != own.agent.index && !came.contains_key(index);
             let missing = (0..own.agents).filter(is_missing).collect();
             let patience = patience.as_secs();
-            return Err(MeetingError::Missing { missing, agents: own.agents, patience });
+            return Err(RendezvousError::Missing { missing, agents: own.agents, patience });
         }
         match listener.accept() {
             // Each agent is greeted in a thread of its own, so that a silent agent does not hold up the others.
@@ -186,7 +186,7 @@ fn gather(
             Err(error) => return Err(error.into()),
         }
         // An agent whose connection was closed may connect again.
-        came.retain(|_, it| it.link.receive() == State::Open);
+        came.retain(|_, it| it.link.receive() == ChannelState::Open);
         while let Ok(other) = receiver.try_recv() {
             enter(own, other, came)?;
         }
@@ -196,15 +196,15 @@ fn gather(
 
 /// Adds an agent that has come, unless the agent contradicts the others.
 fn enter(
-    own: &Announced,
-    mut other: Came,
-    came: &mut BTreeMap<usize, Came>,
-) -> Result<(), MeetingError> {
+    own: &AnnouncedRun,
+    mut other: ArrivedAgent,
+    came: &mut BTreeMap<usize, ArrivedAgent>,
+) -> Result<(), RendezvousError> {
     if other.announced.agent.index == UNNUMBERED {
         let is_free = |index: &usize| !came.contains_key(index);
         let Some(free) = (1..own.agents).find(is_free) else {
             let (agents, machine) = (own.agents, &other.announced.agent.machine);
-            return Err(MeetingError::Contradiction(format!(
+            return Err(RendezvousError::Contradiction(format!(
                 "more than {agents} processes have connected, the last from {machine}: raise the number of machines"
             )));
         };
@@ -212,26 +212,26 @@ fn enter(
     }
     let (index, machine) = (other.announced.agent.index, other.announced.agent.machine.clone());
     let contradiction = if other.zprobe != env!("CARGO_PKG_VERSION") {
-        Some(MeetingError::Contradiction(format!(
+        Some(RendezvousError::Contradiction(format!(
             "the process of rank 0 runs zprobe {}, and process {index} on {machine} runs zprobe {}: install one \
              version everywhere",
             env!("CARGO_PKG_VERSION"),
             other.zprobe,
         )))
     } else if other.announced.agents != own.agents {
-        Some(MeetingError::Contradiction(format!(
+        Some(RendezvousError::Contradiction(format!(
             "the process of rank 0 is one of {}, and process {index} on {machine} is one of {}: start all with the \
              same number of processes",
             own.agents, other.announced.agents,
         )))
     } else if index == own.agent.index || index >= own.agents || came.contains_key(&index) {
-        Some(MeetingError::Contradiction(format!(
+        Some(RendezvousError::Contradiction(format!(
             "two processes of this job have the number {index}; the second is on {machine}: give each node a \
              --node-rank of its own",
         )))
     } else {
         differences(&own.settings, &other.announced.settings).map(|differences| {
-            MeetingError::Different(format!(
+            RendezvousError::Different(format!(
                 "{differences} (the first value is from rank 0, the second from process {index} on {machine})"
             ))
         })
@@ -291,17 +291,17 @@ fn numbers(numbers: &[usize]) -> String {
 
 /// A listening socket, the store with its key, and the token of the job. The store is the TCPStore of torchrun's
 /// agent, in which the other agents find port and token; `None` without such a store.
-type Listening = (TcpListener, Option<(TcpStore, String)>, String);
+type Listener = (TcpListener, Option<(TcpStore, String)>, String);
 
-fn listen(meeting: &Meeting, deadline: Instant) -> Result<Listening, MeetingError> {
-    match &meeting.endpoint {
+fn listen(rendezvous: &JobRendezvous, deadline: Instant) -> Result<Listener, RendezvousError> {
+    match &rendezvous.endpoint {
         Endpoint::At { host, port } => {
             let listener = listen_at(host, *port)
-                .map_err(|cause| MeetingError::Listen { port: *port, cause })?;
-            Ok((listener, None, meeting.token.clone()))
+                .map_err(|cause| RendezvousError::Listen { port: *port, cause })?;
+            Ok((listener, None, rendezvous.token.clone()))
         }
         Endpoint::Store { host, port, key } => {
-            let broken = |cause| MeetingError::Store { host: host.clone(), port: *port, cause };
+            let broken = |cause| RendezvousError::Store { host: host.clone(), port: *port, cause };
             let mut store =
                 TcpStore::over(connect(host, *port, deadline).map_err(broken)?).map_err(broken)?;
             // The leader listens on all addresses of the machine, because the store is on the same machine, by
@@ -361,7 +361,7 @@ fn connect_once(host: &str, port: u16) -> io::Result<TcpStream> {
 
 /// Receives the first messages of an agent, in a thread of its own. A process that does not know the token, or is not
 /// an agent, is ignored.
-fn greet(stream: TcpStream, key: Arc<[u8; 64]>, found: Sender<Came>) {
+fn greet(stream: TcpStream, key: Arc<[u8; 64]>, found: Sender<ArrivedAgent>) {
     thread::spawn(move || {
         if let Ok(Some(came)) = greeted(stream, &key) {
             let _ = found.send(came);
@@ -369,30 +369,36 @@ fn greet(stream: TcpStream, key: Arc<[u8; 64]>, found: Sender<Came>) {
     });
 }
 
-fn greeted(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<Came>> {
+fn greeted(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<ArrivedAgent>> {
     let mut link = Link::new(stream)?;
     let hear = |link: &mut Link| link.wait_for_message(Instant::now() + ANSWER);
-    let Some(Message::Knock { nonce: theirs }) = hear(&mut link)? else { return Ok(None) };
+    let Some(AgentMessage::Knock { nonce: theirs }) = hear(&mut link)? else { return Ok(None) };
     let ours = nonce()?;
     let asked = now_ns();
-    link.say(&Message::Challenge {
+    link.say(&AgentMessage::Challenge {
         nonce: ours.clone(),
         proof: hex(&proof(key, "leader", &theirs, &ours).finalize().into_bytes()),
     })?;
     let hello = hear(&mut link)?;
     let heard = now_ns();
-    let Some(Message::Hello { proof: given, agent, agents, zprobe, settings, t_ns }) = hello else {
+    let Some(AgentMessage::Hello { proof: given, agent, agents, zprobe, settings, t_ns }) = hello
+    else {
         return Ok(None);
     };
     if proof(key, "agent", &theirs, &ours).verify_slice(&unhex(&given)).is_err() {
         return Ok(None);
     }
     let clock_ns = (i128::from(t_ns) - (i128::from(asked) + i128::from(heard)) / 2) as i64;
-    Ok(Some(Came { announced: Announced { agent, agents, settings }, zprobe, link, clock_ns }))
+    Ok(Some(ArrivedAgent {
+        announced: AnnouncedRun { agent, agents, settings },
+        zprobe,
+        link,
+        clock_ns,
+    }))
 }
 
 /// The leader's welcome to another agent.
-pub(super) struct Welcomed {
+pub(super) struct Welcome {
     /// The connection to the leader.
     pub(super) link: Link,
     pub(super) run_id: String,
@@ -404,15 +410,15 @@ pub(super) struct Welcomed {
 
 /// Connects to the leader, as another agent, and waits for the leader's welcome.
 pub(super) fn attend(
-    own: &Announced,
-    meeting: &Meeting,
+    own: &AnnouncedRun,
+    rendezvous: &JobRendezvous,
     patience: Duration,
-) -> Result<Welcomed, MeetingError> {
+) -> Result<Welcome, RendezvousError> {
     let deadline = Instant::now() + patience;
-    let (host, port, token) = match &meeting.endpoint {
-        Endpoint::At { host, port } => (host.clone(), *port, meeting.token.clone()),
+    let (host, port, token) = match &rendezvous.endpoint {
+        Endpoint::At { host, port } => (host.clone(), *port, rendezvous.token.clone()),
         Endpoint::Store { host, port, key } => {
-            let broken = |cause| MeetingError::Store { host: host.clone(), port: *port, cause };
+            let broken = |cause| RendezvousError::Store { host: host.clone(), port: *port, cause };
             let stream = connect(host, *port, deadline).map_err(broken)?;
             let mut store = TcpStore::over(stream).map_err(broken)?;
             let found = store.wait_get(key, deadline).map_err(broken)?;
@@ -433,32 +439,34 @@ pub(super) fn attend(
         };
         if Instant::now() > deadline {
             let place = format!("{host}:{port}");
-            return Err(MeetingError::NoLeader { place, patience: patience.as_secs(), last });
+            return Err(RendezvousError::NoLeader { place, patience: patience.as_secs(), last });
         }
         thread::sleep(AGAIN);
     };
     // The leader may wait for `patience` itself, and its welcome follows a moment later.
     match link.wait_for_message(deadline + patience + ANSWER) {
-        Ok(Some(Message::Welcome { run: run_id, index, interface })) => {
-            Ok(Welcomed { link, run_id, index, interface })
+        Ok(Some(AgentMessage::Welcome { run: run_id, index, interface })) => {
+            Ok(Welcome { link, run_id, index, interface })
         }
-        Ok(Some(Message::Refused { why })) => Err(MeetingError::Refused { why }),
-        Ok(_) => Err(MeetingError::Lost(io::ErrorKind::TimedOut.into())),
-        Err(error) => Err(MeetingError::Lost(error)),
+        Ok(Some(AgentMessage::Refused { why })) => Err(RendezvousError::Refused { why }),
+        Ok(_) => Err(RendezvousError::Lost(io::ErrorKind::TimedOut.into())),
+        Err(error) => Err(RendezvousError::Lost(error)),
     }
 }
 
 /// Sends the first messages of an agent. Returns `None` if the other end is not the leader of this job.
-fn introduce(own: &Announced, stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<Link>> {
+fn introduce(own: &AnnouncedRun, stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<Link>> {
     let mut link = Link::new(stream)?;
     let ours = nonce()?;
-    link.say(&Message::Knock { nonce: ours.clone() })?;
+    link.say(&AgentMessage::Knock { nonce: ours.clone() })?;
     let answer = link.wait_for_message(Instant::now() + ANSWER)?;
-    let Some(Message::Challenge { nonce: theirs, proof: given }) = answer else { return Ok(None) };
+    let Some(AgentMessage::Challenge { nonce: theirs, proof: given }) = answer else {
+        return Ok(None);
+    };
     if proof(key, "leader", &ours, &theirs).verify_slice(&unhex(&given)).is_err() {
         return Ok(None);
     }
-    link.say(&Message::Hello {
+    link.say(&AgentMessage::Hello {
         proof: hex(&proof(key, "agent", &ours, &theirs).finalize().into_bytes()),
         agent: own.agent.clone(),
         agents: own.agents,

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::LaunchError;
-use super::channel::TooLong;
+use super::channel::OverlongLine;
 use zprobe_model::trace::{Event, Outcome, Violation};
 
 /// A report about a rank or a host, made by the process that started it.
-pub(super) enum News<'a> {
+pub(super) enum RankReport<'a> {
     /// A line arrived on the event channel of a rank. After a line that is too long, no other line of the rank
     /// follows.
-    Line { rank: usize, line: Result<&'a [u8], TooLong<'a>> },
+    Line { rank: usize, line: Result<&'a [u8], OverlongLine<'a>> },
     /// Another agent received a line of a rank that is too long; `start` is the start of the line.
     TooLong { rank: usize, start: String },
     /// A host is about to import `what`, for all ranks that the host is going to fork.
@@ -25,24 +25,24 @@ pub(super) enum News<'a> {
     /// A rank is no longer watched; its process continues.
     LetGo { rank: usize },
     /// An event of a rank, or of the launcher if `rank` is `None`, that did not arrive on an event channel.
-    Told { rank: Option<usize>, event: Event },
+    Event { rank: Option<usize>, event: Event },
     /// A host wrote a line that violates the protocol; `line` is the start of the line.
     HostViolated { violation: Violation, line: String },
     /// The last lines on the standard error of a rank, or of a host if `rank` is `None`.
-    LastWords { rank: Option<usize>, tail: String },
+    Stderr { rank: Option<usize>, tail: String },
     /// A rank has written a message to the ranks of other machines.
-    Letter(Letter),
+    Message(RankMessage),
 }
 
 /// A message of one rank to all other ranks: a file in the mailbox of the rank's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Letter {
+pub(super) struct RankMessage {
     /// The file name of the message, such as `first-step.3`.
     pub(super) name: String,
     pub(super) text: String,
 }
 
-impl Letter {
+impl RankMessage {
     /// Returns the message that says that a rank is gone, so that no other rank waits for messages of that rank.
     pub(super) fn of_gone(rank: usize) -> Self {
         Self { name: format!("gone.{rank}"), text: String::from("{}") }
@@ -50,4 +50,4 @@ impl Letter {
 }
 
 /// The receiver of reports about ranks, in the order of the events.
-pub(super) type Sink<'a> = dyn FnMut(News<'_>) -> Result<(), LaunchError> + 'a;
+pub(super) type ReportSink<'a> = dyn FnMut(RankReport<'_>) -> Result<(), LaunchError> + 'a;

@@ -6,8 +6,8 @@ use std::io;
 use std::net::TcpListener;
 use std::path::Path;
 
-use super::variables::Variables;
-use super::{Endpoint, Job, Launcher, UNNUMBERED, Unclear};
+use super::variables::JobVariables;
+use super::{Endpoint, Job, Launcher, UNNUMBERED, UnclearRank};
 
 /// The rendezvous port of torchrun's agents with `--rdzv-backend c10d` (`DEFAULT_PORT` of
 /// `c10d_rendezvous_backend.py`).
@@ -17,7 +17,7 @@ const RDZV_PORT: u16 = 29_400;
 const MASTER_PORT: u16 = 29_500;
 
 /// The flags of a launcher, without their dashes and with `-` in place of `_`.
-struct Flags {
+struct LauncherFlags {
     machines: &'static str,
     machine: &'static str,
     host: &'static str,
@@ -26,7 +26,7 @@ struct Flags {
     variables: bool,
 }
 
-const TORCHRUN: Flags = Flags {
+const TORCHRUN: LauncherFlags = LauncherFlags {
     machines: "nnodes",
     machine: "node-rank",
     host: "master-addr",
@@ -34,7 +34,7 @@ const TORCHRUN: Flags = Flags {
     variables: true,
 };
 
-const ACCELERATE: Flags = Flags {
+const ACCELERATE: LauncherFlags = LauncherFlags {
     machines: "num-machines",
     machine: "machine-rank",
     host: "main-process-ip",
@@ -42,7 +42,7 @@ const ACCELERATE: Flags = Flags {
     variables: false,
 };
 
-const DEEPSPEED: Flags = Flags {
+const DEEPSPEED: LauncherFlags = LauncherFlags {
     machines: "num-nodes",
     machine: "node-rank",
     host: "master-addr",
@@ -72,20 +72,20 @@ const SHORTEST: usize = 4;
 /// count like flags.
 pub(super) fn read(
     command: &[OsString],
-    variables: &Variables<'_>,
-) -> Result<Option<Job>, Unclear> {
+    variables: &JobVariables<'_>,
+) -> Result<Option<Job>, UnclearRank> {
     let words: Vec<String> =
         command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let Some(at) = launcher(&words) else { return Ok(None) };
-    let Launch { flags, by, words } = at;
-    let own = Own { words, variables: flags.variables.then_some(variables) };
+    let LauncherCommand { flags, by, words } = at;
+    let own = LauncherInputs { words, variables: flags.variables.then_some(variables) };
     let open = |name: &str, what| {
         let given = own.value(name);
         let words = match &given {
             Some(value) => format!("--{name} {value}"),
             None => format!("no --{name}"),
         };
-        Unclear::Words { words, what }
+        UnclearRank::Words { words, what }
     };
     let machines = own.value(flags.machines);
     if machines.is_none() && own.has("no-ssh") {
@@ -108,7 +108,7 @@ pub(super) fn read(
         return Ok(None);
     }
     if let Some(by) = by {
-        return Err(Unclear::Behind { by: by.to_owned() });
+        return Err(UnclearRank::Behind { by: by.to_owned() });
     }
     let backend = own.value("rdzv-backend");
     let is_dynamic = backend.as_deref() == Some("c10d");
@@ -117,7 +117,7 @@ pub(super) fn read(
     }
     let endpoint = match own.value("rdzv-endpoint") {
         Some(endpoint) if endpoint.contains(':') => Endpoint::named(&endpoint)
-            .map_err(|why| Unclear::Endpoint { name: "--rdzv-endpoint", why })?,
+            .map_err(|why| UnclearRank::Endpoint { name: "--rdzv-endpoint", why })?,
         Some(host) => Endpoint::At { host, port: RDZV_PORT },
         None => {
             let host =
@@ -151,8 +151,8 @@ pub(super) fn read(
 }
 
 /// The launcher that a command starts.
-struct Launch<'a> {
-    flags: Flags,
+struct LauncherCommand<'a> {
+    flags: LauncherFlags,
     /// The word for a launcher of other machines that comes before this launcher, such as `srun`; `None` without one.
     by: Option<&'a str>,
     /// The words between the launcher and the script.
@@ -161,7 +161,7 @@ struct Launch<'a> {
 
 /// Finds the launcher that a command starts. The launcher may be the program itself, may follow another program such
 /// as `env`, or may be a module or a script that Python runs.
-fn launcher(words: &[String]) -> Option<Launch<'_>> {
+fn launcher(words: &[String]) -> Option<LauncherCommand<'_>> {
     let name = |word: &'_ String| {
         Path::new(word).file_name().and_then(|it| it.to_str()).unwrap_or_default().to_owned()
     };
@@ -187,7 +187,7 @@ fn launcher(words: &[String]) -> Option<Launch<'_>> {
             continue;
         }
         let words = &words[from..];
-        return Some(Launch { flags, by, words: &words[..end(words)] });
+        return Some(LauncherCommand { flags, by, words: &words[..end(words)] });
     }
     None
 }
@@ -207,13 +207,13 @@ fn end(words: &[String]) -> usize {
 }
 
 /// The words and the variables that a launcher reads.
-struct Own<'a> {
+struct LauncherInputs<'a> {
     words: &'a [String],
     /// The environment variables that replace flags; `None` if the launcher does not read such variables.
-    variables: Option<&'a Variables<'a>>,
+    variables: Option<&'a JobVariables<'a>>,
 }
 
-impl Own<'_> {
+impl LauncherInputs<'_> {
     /// Returns the value of a flag: the word after the last flag with this name, or the part after its `=`. A
     /// variable is used if the words have no such flag.
     fn value(&self, name: &str) -> Option<String> {
@@ -258,10 +258,10 @@ fn is_free_here(endpoint: &Endpoint) -> bool {
 mod tests {
     use super::*;
 
-    fn of(command: &str) -> Result<Option<Job>, Unclear> {
+    fn of(command: &str) -> Result<Option<Job>, UnclearRank> {
         let words: Vec<OsString> = command.split(' ').map(OsString::from).collect();
         let pet = |name: &str| (name == "PET_MASTER_PORT").then(|| "8".to_owned());
-        read(&words, &Variables(&pet))
+        read(&words, &JobVariables(&pet))
     }
 
     /// Returns the number of this machine, the number of machines, and the rendezvous address.

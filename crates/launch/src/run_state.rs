@@ -3,27 +3,27 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::news::News;
-use super::ranks::Standing;
-use super::recorder::{Recorder, now_ns};
-use super::sender::{Role, Sender, excerpt};
+use super::line_checker::{ChannelOwner, LineChecker, excerpt};
+use super::rank_report::RankReport;
+use super::ranks::FinalState;
+use super::trace_writer::{TraceWriter, now_ns};
 use super::watchdog::Watchdog;
-use super::{LaunchError, Run};
+use super::{LaunchError, RunIdentity};
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Violation};
 
 /// The trace of a run, which is still being written, and the state of its ranks.
-pub(super) struct Books<'a> {
-    run: Run<'a>,
-    recorder: Recorder<'a>,
+pub(super) struct RunState<'a> {
+    run: RunIdentity<'a>,
+    recorder: TraceWriter<'a>,
     pub(super) watchdog: Watchdog,
-    ranks: Vec<Rank>,
+    ranks: Vec<RankState>,
     is_violated: bool,
 }
 
-struct Rank {
+struct RankState {
     /// The checker of the rank's lines; `None` after a line that was not a valid record of the rank.
-    sender: Option<Sender>,
+    checker: Option<LineChecker>,
     finished: bool,
     outcome: Option<Outcome>,
     /// The agent whose command has started the rank, or `Some(None)` in a run without agents; `None` before the rank
@@ -31,19 +31,24 @@ struct Rank {
     agent: Option<Option<usize>>,
 }
 
-impl<'a> Books<'a> {
+impl<'a> RunState<'a> {
     /// Starts the trace and the rank states of a run whose ranks have been started.
-    pub(super) fn open(run: Run<'a>, recorder: Recorder<'a>, watchdog: Watchdog) -> Self {
-        let mut books = Self { run, recorder, watchdog, ranks: Vec::new(), is_violated: false };
-        books.grow(run.spec.world_size);
-        books
+    pub(super) fn open(
+        run: RunIdentity<'a>,
+        recorder: TraceWriter<'a>,
+        watchdog: Watchdog,
+    ) -> Self {
+        let mut run_state = Self { run, recorder, watchdog, ranks: Vec::new(), is_violated: false };
+        run_state.grow(run.spec.world_size);
+        run_state
     }
 
     /// Adds ranks until there are `ranks` of them.
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
-            let sender = Some(Sender::new(self.run.id, self.run.spec, Role::Rank(rank)));
-            self.ranks.push(Rank { sender, finished: false, outcome: None, agent: None });
+            let checker =
+                Some(LineChecker::new(self.run.id, self.run.spec, ChannelOwner::Rank(rank)));
+            self.ranks.push(RankState { checker, finished: false, outcome: None, agent: None });
         }
         self.watchdog.grow(ranks, Instant::now());
         self.recorder.grow(ranks);
@@ -51,18 +56,20 @@ impl<'a> Books<'a> {
 
     /// Records a report about a rank. A line that is not the rank's next valid record is the last line that is read
     /// from the rank.
-    pub(super) fn enter(&mut self, news: News<'_>) -> Result<(), LaunchError> {
-        match news {
-            News::Line { rank, line: Ok(line) } => self.line(rank, line),
-            News::Line { rank, line: Err(start) } => {
+    pub(super) fn enter(&mut self, report: RankReport<'_>) -> Result<(), LaunchError> {
+        match report {
+            RankReport::Line { rank, line: Ok(line) } => self.line(rank, line),
+            RankReport::Line { rank, line: Err(start) } => {
                 self.violated(Some(rank), Violation::TooLong, start.excerpt())
             }
-            News::TooLong { rank, start } => self.violated(Some(rank), Violation::TooLong, start),
-            News::HostViolated { violation, line } => self.violated(None, violation, line),
-            News::Importing { what, t_ns } => {
+            RankReport::TooLong { rank, start } => {
+                self.violated(Some(rank), Violation::TooLong, start)
+            }
+            RankReport::HostViolated { violation, line } => self.violated(None, violation, line),
+            RankReport::Importing { what, t_ns } => {
                 self.recorder.record_at(t_ns, Event::Importing { what })
             }
-            News::Spawned { rank, pid, agent, t_ns } => {
+            RankReport::Spawned { rank, pid, agent, t_ns } => {
                 self.grow(rank + 1);
                 let known = self.ranks[rank].agent.replace(agent);
                 if let (Some(Some(first)), Some(second)) = (known, agent)
@@ -74,29 +81,29 @@ impl<'a> Books<'a> {
                 self.watchdog.spawned(rank, Instant::now());
                 self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid, agent })
             }
-            News::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
-            News::Gone { rank } => {
+            RankReport::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
+            RankReport::Gone { rank } => {
                 self.watchdog.ended(rank, true, Instant::now());
                 Ok(())
             }
-            News::LetGo { rank } => {
+            RankReport::LetGo { rank } => {
                 self.let_go(rank, "the rank could write no more, or its channel was removed")
             }
-            News::Told { rank: None, event } => self.recorder.record(event),
-            News::Told { rank: Some(rank), event } => {
-                let seq = self.ranks[rank].sender.as_ref().map_or(0, Sender::next_seq);
+            RankReport::Event { rank: None, event } => self.recorder.record(event),
+            RankReport::Event { rank: Some(rank), event } => {
+                let seq = self.ranks[rank].checker.as_ref().map_or(0, LineChecker::next_seq);
                 self.recorder.record_of(rank, seq, event)
             }
-            News::LastWords { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
+            RankReport::Stderr { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
             // Messages between ranks are not recorded.
-            News::Letter(_) => Ok(()),
+            RankReport::Message(_) => Ok(()),
         }
     }
 
     fn line(&mut self, rank: usize, line: &[u8]) -> Result<(), LaunchError> {
         let state = &mut self.ranks[rank];
-        let Some(sender) = &mut state.sender else { return Ok(()) };
-        match sender.check(line) {
+        let Some(checker) = &mut state.checker else { return Ok(()) };
+        match checker.check(line) {
             Ok(record) => {
                 state.finished |= record.event == Event::Finished;
                 self.watchdog.heard(rank, &record.event, Instant::now());
@@ -116,7 +123,7 @@ impl<'a> Books<'a> {
         line: String,
     ) -> Result<(), LaunchError> {
         if let Some(rank) = rank {
-            self.ranks[rank].sender = None;
+            self.ranks[rank].checker = None;
         }
         self.is_violated = true;
         self.recorder.record(Event::ProtocolViolated { rank, violation, line })?;
@@ -130,7 +137,7 @@ impl<'a> Books<'a> {
         if state.finished {
             return Ok(());
         }
-        let seq = state.sender.take().map_or(0, |sender| sender.next_seq());
+        let seq = state.checker.take().map_or(0, |checker| checker.next_seq());
         state.finished = true;
         self.watchdog.heard(rank, &Event::Finished, Instant::now());
         let (what, why) = (REST_OF_SCRIPT.to_owned(), why.to_owned());
@@ -183,14 +190,14 @@ impl<'a> Books<'a> {
         self.select(|rank| rank.finished && rank.outcome.is_none())
     }
 
-    /// Returns the standing of each rank: whether the rank has finished, and whether its process has ended with
+    /// Returns, for each rank, whether the rank has finished, and whether its process has ended with
     /// success.
-    pub(super) fn standings(&self) -> Vec<Standing> {
-        let standing = |rank: &Rank| Standing {
+    pub(super) fn final_states(&self) -> Vec<FinalState> {
+        let final_state = |rank: &RankState| FinalState {
             has_finished: rank.finished,
             has_ended_well: rank.finished && rank.outcome == Some(Outcome::Code(0)),
         };
-        self.ranks.iter().map(standing).collect()
+        self.ranks.iter().map(final_state).collect()
     }
 
     /// True if there are ranks and all of them have finished.
@@ -203,7 +210,7 @@ impl<'a> Books<'a> {
         self.ranks.iter().any(|rank| rank.finished)
     }
 
-    fn select(&self, is_one: impl Fn(&Rank) -> bool) -> Vec<usize> {
+    fn select(&self, is_one: impl Fn(&RankState) -> bool) -> Vec<usize> {
         (0..self.ranks.len()).filter(|&rank| is_one(&self.ranks[rank])).collect()
     }
 }
