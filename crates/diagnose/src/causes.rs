@@ -1,9 +1,9 @@
 //! Arranges findings by root cause: a finding that another finding explains becomes its consequence.
 
-use super::Case;
-use super::deviation::Pattern;
-use super::rules::{self, Rule};
-use super::scope::{Extent, Scope};
+use crate::Case;
+use crate::deviation::Pattern;
+use crate::rules::{self, Rule};
+use crate::scope::{Extent, Scope};
 use zprobe_report::words::{abridged, counted};
 use zprobe_report::{Consequence, Family, Finding};
 

@@ -12,9 +12,9 @@ use zprobe_model::trace::Point;
 use zprobe_report::words::matrix_text;
 use zprobe_report::{Contribution, Elements, Possible};
 
-use super::bounds;
-use super::decode::{Decoded, largest};
-use super::observed::Observed;
+use crate::bounds;
+use crate::decode::{Decoded, largest};
+use crate::observed::Observed;
 
 /// A pattern of wrong weights in one step.
 #[derive(Clone, Debug)]

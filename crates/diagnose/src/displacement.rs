@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use zprobe_model::spec::{LARGEST_WHOLE, Model, Plan, Point};
 
-use super::Case;
-use super::bounds;
-use super::infinity;
-use super::norm::Clip;
-use super::placement::Fragment;
+use crate::Case;
+use crate::bounds;
+use crate::infinity;
+use crate::norm::Clip;
+use crate::placement::Fragment;
 
 /// The largest number of steps that are examined together. Codes repeat, so that more steps add no information.
 pub const MOST_STEPS: usize = 4;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::Case;
-use super::causes::Sighting;
-use super::observed::{Backward, BackwardAt};
-use super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::observed::{Backward, BackwardAt};
+use crate::scope::{Extent, Scope};
 use zprobe_report::Finding;
 use zprobe_report::words::abridged;
 

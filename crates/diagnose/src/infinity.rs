@@ -7,8 +7,8 @@
 use zprobe_model::spec::{Plan, Shape};
 use zprobe_model::trace::Point;
 
-use super::observed::{Buffer, Observed};
-use super::placement::{Fragment, fragments};
+use crate::observed::{Buffer, Observed};
+use crate::placement::{Fragment, fragments};
 
 /// Returns the element of the flat order that the run makes infinite; `None` for a run without this shape.
 pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Case;
-use super::loss::scale::{Sum, judge};
-use super::loss::{Term, main};
+use crate::Case;
+use crate::loss::scale::{Sum, judge};
+use crate::loss::{Term, main};
 use zprobe_report::words::{amount, weight_text};
 
 /// Describes in one line which parts of a script's gradient sum were judged and which were not; `None` for runs of an

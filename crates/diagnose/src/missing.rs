@@ -1,7 +1,7 @@
 //! Elements that were not seen in any rank's optimizer: they are lost, or held but not recognised.
 
-use super::observed::Observed;
-use super::placement::{Placement, Span};
+use crate::observed::Observed;
+use crate::placement::{Placement, Span};
 use zprobe_model::spec::{Plan, RunSpec};
 use zprobe_model::trace::LayoutName;
 use zprobe_report::words::{abridged, amount};

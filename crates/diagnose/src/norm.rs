@@ -6,9 +6,9 @@ use std::f64::consts::LN_2;
 
 use zprobe_model::spec::{Dtype, Model, Plan, Point, RunSpec};
 
-use super::bounds;
-use super::infinity;
-use super::observed::Observed;
+use crate::bounds;
+use crate::infinity;
+use crate::observed::Observed;
 
 /// The number that is added to the norm before the limit is divided by it, in `torch.nn.utils.clip_grad_norm_` and in
 /// DeepSpeed's `unscale_and_clip_grads` (`runtime/zero/stage_1_and_2.py`).

@@ -1,7 +1,7 @@
 //! Overflows and skipped steps: the decision of each rank, and whether the overflow had a reason.
 
-use super::infinity;
-use super::observed::Observed;
+use crate::infinity;
+use crate::observed::Observed;
 use zprobe_model::spec::{Dtype, Plan};
 use zprobe_model::trace::{Event, Phase, Point};
 

@@ -11,7 +11,7 @@ use zprobe_model::spec::Plan;
 use zprobe_model::spec::plan::{Param, Segment};
 use zprobe_model::trace::LayoutName;
 
-use super::observed::Observed;
+use crate::observed::Observed;
 
 /// A run of consecutive elements of one parameter inside a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Case;
+use crate::Case;
 use zprobe_model::trace::Aside;
 use zprobe_report::words::{abridged, counted};
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::deviation::{Deviation, Pattern};
-use super::observed::Observed;
+use crate::deviation::{Deviation, Pattern};
+use crate::observed::Observed;
 use zprobe_report::words::abridged;
 
 /// Returns the indices of the parameters whose values differed between ranks after a step; `after` is `None` for the

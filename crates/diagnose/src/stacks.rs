@@ -1,6 +1,6 @@
 //! Python stack traces of ranks as text: the call that a rank was in, and the line of the user's code that made it.
 
-use super::observed::Process;
+use crate::observed::Process;
 use zprobe_model::trace::Frame;
 use zprobe_report::words::counted;
 

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::Case;
-use super::bounds;
-use super::judged;
-use super::loss::{self, contract, law, scale};
-use super::observed::{BackwardAt, BucketFlush, Buffer, Process};
-use super::overflow;
-use super::remarks;
-use super::rules::MUST_AGREE;
+use crate::Case;
+use crate::bounds;
+use crate::judged;
+use crate::loss::{self, contract, law, scale};
+use crate::observed::{BackwardAt, BucketFlush, Buffer, Process};
+use crate::overflow;
+use crate::remarks;
+use crate::rules::MUST_AGREE;
 use zprobe_model::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
 use zprobe_model::trace::{Event, FlushReason, LayoutName, Point, UNSET_MEMORY};
 use zprobe_report::words::{abridged, by_rank, counted, two_digits, weight_text};

@@ -13,11 +13,11 @@ use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT, Usage};
 use zprobe_model::trace::{LayoutName, Point};
 
-use super::super::bounds;
-use super::super::infinity;
-use super::super::norm::Clip;
-use super::super::observed::Buffer;
-use super::super::placement::Fragment;
+use crate::bounds;
+use crate::infinity;
+use crate::norm::Clip;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
 use super::cut::{Cut, cut, differing};
 use super::entries::Entries;
 use super::groups::{Groups, Place, whole};

@@ -14,10 +14,10 @@ use zprobe_model::spec::{Dtype, RunSpec, Usage};
 use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
-use super::super::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
-use super::super::norm::Clip;
-use super::super::observed::Buffer;
-use super::super::placement::fragments;
+use crate::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
+use crate::norm::Clip;
+use crate::observed::Buffer;
+use crate::placement::fragments;
 use super::precision::{self, Remainder, is_of_one_rank};
 use super::sums::Sums;
 use super::weights::Weights;

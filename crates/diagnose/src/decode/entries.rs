@@ -6,7 +6,7 @@ use std::rc::Rc;
 use zprobe_model::spec::Point;
 use zprobe_report::Contribution;
 
-use super::super::observed::Buffer;
+use crate::observed::Buffer;
 use super::hypotheses::Slip;
 use super::{Reading, Scene, contribution};
 

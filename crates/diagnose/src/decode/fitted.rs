@@ -13,8 +13,8 @@ use nalgebra::DVector;
 use zprobe_model::spec::{Dtype, Point, RunSpec, Usage};
 use zprobe_model::trace::Outcome;
 
-use super::super::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
-use super::super::observed::Buffer;
+use crate::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
+use crate::observed::Buffer;
 use super::dense::{Columns, System, columns, elements};
 use super::entries::Entries;
 use super::weights::Weights;

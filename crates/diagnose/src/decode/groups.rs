@@ -3,8 +3,8 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use super::super::bounds;
-use super::super::placement::Fragment;
+use crate::bounds;
+use crate::placement::Fragment;
 use super::short::Explanation;
 use super::weights::Weights;
 use super::{Reading, largest};

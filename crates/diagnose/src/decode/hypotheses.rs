@@ -3,7 +3,7 @@
 use zprobe_model::spec::RunSpec;
 use zprobe_model::spec::code::Code;
 
-use super::super::placement::Fragment;
+use crate::placement::Fragment;
 use super::weights::Weights;
 
 /// The factors by which a slip multiplies the plan's weights.

@@ -26,10 +26,10 @@ use zprobe_model::trace::Point;
 use zprobe_report::words::{amount, counted};
 use zprobe_report::{Contribution, Elements, Possible, Precision};
 
-use super::missing::Missing;
-use super::norm::{Clip, Norms};
-use super::observed::{Buffer, Observed};
-use super::placement::Placement;
+use crate::missing::Missing;
+use crate::norm::{Clip, Norms};
+use crate::observed::{Buffer, Observed};
+use crate::placement::Placement;
 use hypotheses::Slip;
 use weights::Weights;
 

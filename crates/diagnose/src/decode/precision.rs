@@ -8,7 +8,7 @@ use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
-use super::super::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
+use crate::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 use super::sums::Narrower;
 
 /// The difference between a buffer and its planned content.

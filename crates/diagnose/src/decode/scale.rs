@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT};
 
-use super::super::bounds::{self, STANDARD_ERRORS};
-use super::super::placement::Fragment;
+use crate::bounds::{self, STANDARD_ERRORS};
+use crate::placement::Fragment;
 use super::{Factor, largest};
 
 /// Weights below this share of the largest weight are noise.

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use zprobe_model::spec::Usage;
 use zprobe_model::trace::{LayoutName, Point};
 
-use super::super::bounds::DETERMINED_BITS;
-use super::super::placement::Fragment;
+use crate::bounds::DETERMINED_BITS;
+use crate::placement::Fragment;
 use super::coded::{Decoder, Prepared, Together};
 use super::groups::Groups;
 use super::hypotheses::{Owner, Slip};

@@ -9,7 +9,7 @@ use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
 use zprobe_report::Over;
 
-use super::super::bounds::{FACTORS, NEARER, gamma};
+use crate::bounds::{FACTORS, NEARER, gamma};
 use super::precision::is_of_one_rank;
 
 /// The largest number of compared elements of a buffer, times the number of ranks.

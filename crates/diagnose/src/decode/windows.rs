@@ -2,7 +2,7 @@
 
 use zprobe_model::spec::code::Code;
 
-use super::super::bounds::DETERMINED_BITS;
+use crate::bounds::DETERMINED_BITS;
 use super::{largest, snap};
 
 /// The weights that were read from one window.

@@ -1,6 +1,6 @@
 //! The scalars between a loss and its elements: which belong to the script, and which reveal a slip.
 
-use super::super::Case;
+use crate::Case;
 use super::slip::Slip;
 use super::{Row, Term};
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::bounds;
+use crate::Case;
+use crate::bounds;
 use super::{Row, Term, law, main};
 use zprobe_model::trace::{GradientsClipped, LossConstant, TermOf};
 use zprobe_report::words::weight_text;

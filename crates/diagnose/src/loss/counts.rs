@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::bounds;
+use crate::Case;
+use crate::bounds;
 use super::constants::is_data;
 use super::scale::slack;
 use super::slip::{Part, Slip};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::bounds;
+use crate::bounds;
 use super::{Row, Term};
 use zprobe_model::spec::{Dtype, RunSpec, Weighting};
 use zprobe_model::trace::{ConstantKind, TermOf};

@@ -13,7 +13,7 @@ pub mod slip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Case, bounds};
+use crate::{Case, bounds};
 use zprobe_model::trace::{LossTerm, LossWeighed, TermOf};
 use zprobe_report::MicrobatchTokens;
 

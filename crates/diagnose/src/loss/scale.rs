@@ -4,8 +4,8 @@
 //! temperature of a distillation) are nodes between the loss and its elements. Only the part of the sum that they do
 //! not explain is judged.
 
-use super::super::Case;
-use super::super::bounds;
+use crate::Case;
+use crate::bounds;
 use super::constants::{
     certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
     products,

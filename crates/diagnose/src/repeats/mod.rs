@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::moments::{Elements, InParam, Left, elements, moments};
 pub use self::moments::{Moment, What};
-use super::observed::Observed;
-use super::{diagnose, examine, rules};
+use crate::observed::Observed;
+use crate::{diagnose, examine, rules};
 use zprobe_model::trace::Trace;
 use zprobe_report::words::{amount, counted};
 use zprobe_report::{

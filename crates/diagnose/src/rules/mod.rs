@@ -1,7 +1,7 @@
 //! The rules: one file each, except for the rules about weights, which share one file.
 //!
 //! A rule looks at a [`Case`] and reports everything that it sees, whether or not another finding explains it.
-//! [`super::causes`] sorts out the explanations.
+//! [`crate::causes`] sorts out the explanations.
 
 mod zp108_unequal_microbatches;
 mod zp109_tokens_unequal;
@@ -45,8 +45,8 @@ mod zp905_repeats_differ;
 
 pub use self::zp1xx_weights::nothing_arrived;
 pub use self::zp601_replicas_disagree::MUST_AGREE;
-use super::Case;
-use super::causes::Sighting;
+use crate::Case;
+use crate::causes::Sighting;
 use zprobe_report::words::{abridged, by_rank, counted, matrix_text, weight_text};
 use zprobe_report::{Contribution, Finding, RuleCode, Severity};
 
@@ -179,7 +179,7 @@ fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
 }
 
 /// Names the lines of the user's code at which the loss of a term goes backward; `None` if they were not seen.
-fn places(term: &super::loss::Term<'_>) -> Option<String> {
+fn places(term: &crate::loss::Term<'_>) -> Option<String> {
     let mut lines: Vec<&str> = term.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
     lines.sort_unstable();
     lines.dedup();

@@ -1,8 +1,8 @@
 //! ZP108: ranks take different numbers of microbatches in a step.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::{Rule, in_steps_of_script};
 use zprobe_report::{Finding, RuleCode};
 

@@ -1,10 +1,10 @@
 //! ZP109: the elements of a loss do not weigh as the user demands, or their weights follow no law.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::law::{self, Law, Weights};
-use super::super::loss::{Term, by_step, main, table};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::loss::law::{self, Law, Weights};
+use crate::loss::{Term, by_step, main, table};
+use crate::scope::Scope;
 use super::Rule;
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::TermOf;

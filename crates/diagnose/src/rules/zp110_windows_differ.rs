@@ -1,10 +1,10 @@
 //! ZP110: the optimizer steps after other microbatches than it should, or a trainer is set to accumulate over a
 //! different number of microbatches than the optimizer steps after.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::by_step;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::loss::by_step;
+use crate::scope::{Extent, Scope};
 use super::{Rule, by_rank, counted};
 use zprobe_model::trace::{ConstantKind, LossConstant, TermOf};
 use zprobe_report::words::amount;

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::bounds;
-use super::super::causes::Sighting;
-use super::super::deviation::{Deviation, Pattern};
-use super::super::loss::contract;
-use super::super::loss::counts::other_elements;
-use super::super::loss::law::{self, Law};
-use super::super::loss::scale::{Sum, judge_all};
-use super::super::loss::slip::Slip;
-use super::super::loss::{Term, by_step, main};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::bounds;
+use crate::causes::Sighting;
+use crate::deviation::{Deviation, Pattern};
+use crate::loss::contract;
+use crate::loss::counts::other_elements;
+use crate::loss::law::{self, Law};
+use crate::loss::scale::{Sum, judge_all};
+use crate::loss::slip::Slip;
+use crate::loss::{Term, by_step, main};
+use crate::scope::Scope;
 use super::Rule;
 use zprobe_report::words::{abridged, multiple_text};
 use zprobe_report::{Finding, RuleCode};

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::contract;
-use super::super::loss::scale::{Sum, judge_all};
-use super::super::loss::slip::Slip;
-use super::super::loss::{Term, by_step};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::loss::contract;
+use crate::loss::scale::{Sum, judge_all};
+use crate::loss::slip::Slip;
+use crate::loss::{Term, by_step};
+use crate::scope::Scope;
 use super::Rule;
 use super::zp111_loss_scaled::remedy;
 use zprobe_report::RuleCode;

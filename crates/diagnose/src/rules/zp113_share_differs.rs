@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::law::{self, Law, Odd, Weights};
-use super::super::loss::{Term, by_step};
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::loss::law::{self, Law, Odd, Weights};
+use crate::loss::{Term, by_step};
+use crate::scope::{Extent, Scope};
 use super::{Rule, counted};
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::LossWeighed;

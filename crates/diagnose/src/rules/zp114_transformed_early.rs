@@ -1,8 +1,8 @@
 //! ZP114: the gradient of each microbatch is transformed before the results are added up.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::{Extent, Scope};
 use super::{Rule, counted};
 use zprobe_report::{Finding, RuleCode};
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::scale::{Sum, judge_all};
-use super::super::loss::{Term, by_step, contract};
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::loss::scale::{Sum, judge_all};
+use crate::loss::{Term, by_step, contract};
+use crate::scope::{Extent, Scope};
 use super::{Rule, by_rank};
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::Filler;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::{Extent, Scope};
 use super::{Rule, counted};
 use zprobe_model::spec::{Scale, Weighting};
 use zprobe_model::trace::LossWeighed;

@@ -1,11 +1,11 @@
 //! ZP1xx: patterns of wrong weights in the optimizers' input.
 
-use super::super::Case;
-use super::super::bounds;
-use super::super::causes::{Sighting, Slip};
-use super::super::deviation::{Deviation, Part, Pattern, missing};
-use super::super::norm::Clip;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::bounds;
+use crate::causes::{Sighting, Slip};
+use crate::deviation::{Deviation, Part, Pattern, missing};
+use crate::norm::Clip;
+use crate::scope::{Extent, Scope};
 use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text, zp111_loss_scaled};
 use zprobe_model::spec::Shape;
 use zprobe_model::spec::plan::base_name;

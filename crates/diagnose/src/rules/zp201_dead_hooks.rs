@@ -1,9 +1,9 @@
 //! ZP201: autograd reaches a parameter, but its gradient hook does not fire.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::hooks::groups;
-use super::super::observed::Backward;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::hooks::groups;
+use crate::observed::Backward;
 use super::Rule;
 use zprobe_report::RuleCode;
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::{Rule, abridged};
 use zprobe_model::trace::Block;
 use zprobe_report::words::counted;

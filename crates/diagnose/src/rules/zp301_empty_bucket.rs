@@ -1,9 +1,9 @@
 //! ZP301: a bucket was flushed without any elements.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::BucketFlush;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::observed::BucketFlush;
+use crate::scope::{Extent, Scope};
 use super::Rule;
 use zprobe_report::{RuleCode, Severity};
 

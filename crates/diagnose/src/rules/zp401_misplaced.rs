@@ -1,9 +1,9 @@
 //! ZP401: an element of the model is held by no optimizer, or by too many.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::placement::Span;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::placement::Span;
+use crate::scope::Scope;
 use super::{Rule, abridged, counted};
 use zprobe_report::words::amount;
 use zprobe_report::{Finding, RuleCode};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::{Sighting, Slip};
-use super::super::deviation::{Deviation, Pattern};
-use super::super::displacement::{Displaced, Held, MOST_STEPS, find, is_again};
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::{Sighting, Slip};
+use crate::deviation::{Deviation, Pattern};
+use crate::displacement::{Displaced, Held, MOST_STEPS, find, is_again};
+use crate::scope::{Extent, Scope};
 use super::{Rule, abridged, counted};
 use zprobe_report::RuleCode;
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::infinity::{parts, planned, without_planned};
-use super::super::observed::Buffer;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::infinity::{parts, planned, without_planned};
+use crate::observed::Buffer;
+use crate::scope::{Extent, Scope};
 use super::{POISON, Rule, abridged, counted};
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::Point;

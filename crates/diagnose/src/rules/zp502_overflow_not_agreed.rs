@@ -1,9 +1,9 @@
 //! ZP502: ranks disagreed about whether a step overflowed.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::overflow::{Decision, decision};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::overflow::{Decision, decision};
+use crate::scope::Scope;
 use super::{Rule, by_rank, counted};
 use zprobe_report::RuleCode;
 

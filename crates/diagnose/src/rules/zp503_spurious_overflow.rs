@@ -1,9 +1,9 @@
 //! ZP503: the engine skipped a step because of an overflow that cannot have happened.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::overflow::reason;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::overflow::reason;
+use crate::scope::{Extent, Scope};
 use super::{Rule, by_rank, counted};
 use zprobe_report::RuleCode;
 

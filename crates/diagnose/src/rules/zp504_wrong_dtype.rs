@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::Rule;
 use zprobe_model::spec::{Dtype, Point};
 use zprobe_model::trace::CollectiveOp;

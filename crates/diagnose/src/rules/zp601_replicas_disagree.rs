@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::Buffer;
-use super::super::replicas::unlike;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::observed::Buffer;
+use crate::replicas::unlike;
+use crate::scope::Scope;
 use super::{Rule, abridged};
 use zprobe_model::trace::{LayoutName, Point};
 use zprobe_report::{Finding, RuleCode};

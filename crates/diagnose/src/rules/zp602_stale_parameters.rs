@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::infinity::parts;
-use super::super::observed::Buffer;
-use super::super::placement::Fragment;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::infinity::parts;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
+use crate::scope::Scope;
 use super::{Rule, abridged, counted};
 use zprobe_model::spec::Dtype;
 use zprobe_model::spec::plan::Param;

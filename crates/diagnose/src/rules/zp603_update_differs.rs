@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::deviation::Pattern;
-use super::super::infinity::parts;
-use super::super::observed::Buffer;
-use super::super::placement::Fragment;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::deviation::Pattern;
+use crate::infinity::parts;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
+use crate::scope::Scope;
 use super::{Rule, counted, departed, matrix_text, weight_text};
 use zprobe_model::trace::{LayoutName, Point};
 use zprobe_report::{Contribution, RuleCode};

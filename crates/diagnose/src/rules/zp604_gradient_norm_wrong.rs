@@ -1,10 +1,10 @@
 //! ZP604: the global norm that the engine computed is not the norm of the gradient.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::Norm;
-use super::super::overflow::{Decision, decision};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::observed::Norm;
+use crate::overflow::{Decision, decision};
+use crate::scope::Scope;
 use super::{POISON, Rule, by_rank, counted, weight_text};
 use zprobe_model::trace::Point;
 use zprobe_report::{Finding, RuleCode};

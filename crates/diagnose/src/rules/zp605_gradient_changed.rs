@@ -1,8 +1,8 @@
 //! ZP605: gradients are changed between the last backward and the optimizer's step.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::{Rule, abridged, departed, in_steps_of_script};
 use zprobe_model::trace::Point;
 use zprobe_report::{Contribution, Finding, RuleCode};

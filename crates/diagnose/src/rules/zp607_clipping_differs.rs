@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::bounds;
-use super::super::causes::Sighting;
-use super::super::loss::contract::{call_text, clipping_text};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::bounds;
+use crate::causes::Sighting;
+use crate::loss::contract::{call_text, clipping_text};
+use crate::scope::Scope;
 use super::{Rule, by_rank, counted};
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::LEAST_LOSS_SCALE;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::{Extent, Scope};
 use super::{Rule, by_rank};
 use zprobe_model::spec::deepspeed;
 use zprobe_model::trace::{OptimizerStepped, UnreadKeys};

@@ -1,8 +1,8 @@
 //! ZP609: two parameters that the model's configuration ties are separate tensors.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::Rule;
 use zprobe_report::RuleCode;
 

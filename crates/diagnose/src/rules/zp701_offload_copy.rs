@@ -1,9 +1,9 @@
 //! ZP701: the optimizer's input in the host's memory differs from the gradient that was copied there.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::deviation::{Deviation, Pattern};
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::deviation::{Deviation, Pattern};
+use crate::scope::{Extent, Scope};
 use super::Rule;
 use super::zp1xx_weights::scope;
 use zprobe_model::spec::Offload;

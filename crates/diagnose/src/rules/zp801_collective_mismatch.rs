@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::{Rule, by_rank};
 use zprobe_report::RuleCode;
 

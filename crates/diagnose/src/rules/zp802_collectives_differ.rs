@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::deviation::Pattern;
-use super::super::observed::{BucketFlush, Collective};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::deviation::Pattern;
+use crate::observed::{BucketFlush, Collective};
+use crate::scope::Scope;
 use super::{Rule, abridged, by_rank};
 use zprobe_report::RuleCode;
 

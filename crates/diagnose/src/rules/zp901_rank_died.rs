@@ -1,12 +1,12 @@
 //! ZP901: a rank's process ended before its work was done.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::Process;
-use super::super::scope::Scope;
-use super::super::signatures::recognise;
-use super::super::stacks::{Place, own_lines};
-use super::super::summary::last_words;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::observed::Process;
+use crate::scope::Scope;
+use crate::signatures::recognise;
+use crate::stacks::{Place, own_lines};
+use crate::summary::last_words;
 use super::{Rule, by_rank, counted};
 use zprobe_model::trace::{AgentLoss, Event, Outcome};
 use zprobe_report::{Consequence, Finding, RuleCode};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::{Process, TimedOut};
-use super::super::scope::Scope;
-use super::super::stacks::{Place, told};
-use super::super::summary::last_words;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::observed::{Process, TimedOut};
+use crate::scope::Scope;
+use crate::stacks::{Place, told};
+use crate::summary::last_words;
 use super::{Rule, by_rank, counted};
 use zprobe_engines as engines;
 use zprobe_model::spec::{Observation, RunSpec};

@@ -1,8 +1,8 @@
 //! ZP903: a rank wrote a line on its event channel that violates the protocol.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::Scope;
 use super::Rule;
 use zprobe_model::trace::Violation;
 use zprobe_report::RuleCode;

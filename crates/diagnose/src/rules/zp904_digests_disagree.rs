@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
+use crate::Case;
+use crate::causes::Sighting;
+use crate::scope::{Extent, Scope};
 use super::{Rule, counted};
 use zprobe_model::trace::digest;
 use zprobe_report::RuleCode;

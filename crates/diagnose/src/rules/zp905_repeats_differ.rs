@@ -1,9 +1,9 @@
 //! ZP905: repeats of the same run do not have the same bits.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::repeats::{First, What};
-use super::super::scope::Scope;
+use crate::Case;
+use crate::causes::Sighting;
+use crate::repeats::{First, What};
+use crate::scope::Scope;
 use super::{Rule, counted};
 use zprobe_model::spec::Model;
 use zprobe_model::trace::Point;
