@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use zprobe_model::spec::{LARGEST_WHOLE, Model, Plan, Point};
 
-use crate::Case;
 use crate::bounds;
+use crate::case::Case;
 use crate::infinity;
 use crate::norm::Clip;
 use crate::placement::Fragment;

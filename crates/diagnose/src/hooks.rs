@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::{Backward, BackwardAt};
+use crate::rule::Sighting;
 use crate::scope::{Extent, Scope};
 use zprobe_report::Finding;
 use zprobe_report::words::abridged;

@@ -7,7 +7,7 @@ use zprobe_engines as engines;
 use zprobe_model::trace::Point;
 use zprobe_report::{Contribution, Divergence, Family, Finding, Station};
 
-use crate::Case;
+use crate::case::Case;
 use crate::observed::{Buffer, Observed};
 
 /// Lists every moment at which buffers were read, in the order of the journey.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
+use crate::case::Case;
 use crate::loss::scale::{Sum, judge};
 use crate::loss::{Term, main};
 use zprobe_report::words::{amount, weight_text};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
+use crate::case::Case;
 use zprobe_model::trace::Aside;
 use zprobe_report::words::{abridged, counted};
 

@@ -5,7 +5,17 @@ use std::collections::BTreeMap;
 
 use crate::deviation::{Deviation, Pattern};
 use crate::observed::Observed;
+use zprobe_model::trace::Point;
 use zprobe_report::words::abridged;
+
+/// The points at which all ranks with the whole model must hold the same values.
+pub const MUST_AGREE: &[Point] = &[
+    Point::Reduced,
+    Point::BeforeStep,
+    Point::OptimizerInput,
+    Point::MasterWeights,
+    Point::Parameters,
+];
 
 /// Returns the indices of the parameters whose values differed between ranks after a step; `after` is `None` for the
 /// values before the first step.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zprobe_model::trace::{Event, Point, Trace};
 use zprobe_report::Step;
 
-use crate::Case;
+use crate::case::Case;
 
 /// Returns the loss and the norms of each step, as far as they are known.
 pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {

@@ -13,11 +13,6 @@ use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT, Usage};
 use zprobe_model::trace::{LayoutName, Point};
 
-use crate::bounds;
-use crate::infinity;
-use crate::norm::Clip;
-use crate::observed::Buffer;
-use crate::placement::Fragment;
 use super::cut::{Cut, cut, differing};
 use super::entries::Entries;
 use super::groups::{Groups, Place, whole};
@@ -28,6 +23,11 @@ use super::together;
 use super::weights::{Expectations, Known, Weights};
 use super::windows::{Window, windows};
 use super::{Decoded, Factor, Reading, Scene, is_readable};
+use crate::bounds;
+use crate::infinity;
+use crate::norm::Clip;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
 
 /// The largest number of different weights that are searched for inside one piece.
 const MOST_RUNS: usize = 8;

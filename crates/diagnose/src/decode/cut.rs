@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use zprobe_model::spec::code::Code;
 
+use super::weights::Weights;
 use crate::bounds::DETERMINED_BITS;
 use crate::placement::Fragment;
-use super::weights::Weights;
 
 /// The shortest run of elements that counts as holding some weights because each element fits: by chance only every
 /// other element fits.

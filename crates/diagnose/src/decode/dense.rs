@@ -14,14 +14,14 @@ use zprobe_model::spec::{Dtype, RunSpec, Usage};
 use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
-use crate::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
-use crate::norm::Clip;
-use crate::observed::Buffer;
-use crate::placement::fragments;
 use super::precision::{self, Remainder, is_of_one_rank};
 use super::sums::Sums;
 use super::weights::Weights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
+use crate::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
+use crate::norm::Clip;
+use crate::observed::Buffer;
+use crate::placement::fragments;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;

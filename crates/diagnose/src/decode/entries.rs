@@ -6,9 +6,9 @@ use std::rc::Rc;
 use zprobe_model::spec::Point;
 use zprobe_report::Contribution;
 
-use crate::observed::Buffer;
 use super::hypotheses::Slip;
 use super::{Reading, Scene, contribution};
+use crate::observed::Buffer;
 
 /// The largest world size at which each rank has entries of its own.
 const MOST_APART: usize = 64;

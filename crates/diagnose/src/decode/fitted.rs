@@ -13,12 +13,12 @@ use nalgebra::DVector;
 use zprobe_model::spec::{Dtype, Point, RunSpec, Usage};
 use zprobe_model::trace::Outcome;
 
-use crate::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
-use crate::observed::Buffer;
 use super::dense::{Columns, System, columns, elements};
 use super::entries::Entries;
 use super::weights::Weights;
 use super::{Decoded, Factor, Reading, Scene, expected, is_readable, largest, snap};
+use crate::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
+use crate::observed::Buffer;
 
 /// The largest number of gradients in the system of one parameter, because larger systems take too long.
 const MOST_COLUMNS: usize = 256;

@@ -3,11 +3,11 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use crate::bounds;
-use crate::placement::Fragment;
 use super::short::Explanation;
 use super::weights::Weights;
 use super::{Reading, largest};
+use crate::bounds;
+use crate::placement::Fragment;
 use zprobe_model::spec::Usage;
 use zprobe_report::Elements;
 

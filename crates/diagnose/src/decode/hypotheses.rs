@@ -3,8 +3,8 @@
 use zprobe_model::spec::RunSpec;
 use zprobe_model::spec::code::Code;
 
-use crate::placement::Fragment;
 use super::weights::Weights;
+use crate::placement::Fragment;
 
 /// The factors by which a slip multiplies the plan's weights.
 #[derive(Clone, Debug, PartialEq)]

@@ -106,6 +106,11 @@ impl Decoded {
         self.refusals.push(why);
     }
 
+    /// Iterates over the contributions at a point that are not as planned.
+    pub fn departed(&self, point: Point) -> impl Iterator<Item = &Contribution> {
+        self.contributions.iter().filter(move |it| it.point == point && !it.as_planned)
+    }
+
     /// True if everything that the optimizers should consume was read, well enough for a conclusion.
     pub fn complete(&self) -> bool {
         self.complete && self.smallest_weight_deviation.is_some()

@@ -8,8 +8,8 @@ use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
-use crate::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 use super::sums::Narrower;
+use crate::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 
 /// The difference between a buffer and its planned content.
 pub(super) struct Remainder {

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT};
 
+use super::{Factor, largest};
 use crate::bounds::{self, STANDARD_ERRORS};
 use crate::placement::Fragment;
-use super::{Factor, largest};
 
 /// Weights below this share of the largest weight are noise.
 const NOISE: f64 = 1.0 / 256.0;

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use zprobe_model::spec::Usage;
 use zprobe_model::trace::{LayoutName, Point};
 
-use crate::bounds::DETERMINED_BITS;
-use crate::placement::Fragment;
 use super::coded::{Decoder, Prepared, Together};
 use super::groups::Groups;
 use super::hypotheses::{Owner, Slip};
 use super::largest;
 use super::weights::{Known, Weights};
+use crate::bounds::DETERMINED_BITS;
+use crate::placement::Fragment;
 
 /// The largest number of possible weights that are kept.
 const MOST_POSSIBLE: usize = 16;

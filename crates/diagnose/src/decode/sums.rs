@@ -9,8 +9,8 @@ use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
 use zprobe_report::Over;
 
-use crate::bounds::{FACTORS, NEARER, gamma};
 use super::precision::is_of_one_rank;
+use crate::bounds::{FACTORS, NEARER, gamma};
 
 /// The largest number of compared elements of a buffer, times the number of ranks.
 const ELEMENTS: usize = 2048;

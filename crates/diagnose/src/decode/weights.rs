@@ -7,9 +7,9 @@ use std::rc::Rc;
 use zprobe_model::spec::code::{Code, Sum};
 use zprobe_model::spec::{Point, Usage};
 
+use super::{Scene, expected};
 use crate::observed::Buffer;
 use crate::placement::Fragment;
-use super::{Scene, expected};
 
 /// A weight for each column of the run (see [`zprobe_model::spec::RunSpec::column`]).
 pub struct Weights {

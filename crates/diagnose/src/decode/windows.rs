@@ -2,8 +2,8 @@
 
 use zprobe_model::spec::code::Code;
 
-use crate::bounds::DETERMINED_BITS;
 use super::{largest, snap};
+use crate::bounds::DETERMINED_BITS;
 
 /// The weights that were read from one window.
 pub struct Window {

@@ -1,8 +1,8 @@
 //! The scalars between a loss and its elements: which belong to the script, and which reveal a slip.
 
-use crate::Case;
 use super::slip::Slip;
 use super::{Row, Term};
+use crate::case::Case;
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm};
 
 /// The largest number of the script's own constants that are examined.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::Case;
-use crate::bounds;
 use super::{Row, Term, law, main};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::trace::{GradientsClipped, LossConstant, TermOf};
 use zprobe_report::words::weight_text;
 

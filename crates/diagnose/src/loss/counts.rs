@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::Case;
-use crate::bounds;
 use super::constants::is_data;
 use super::scale::slack;
 use super::slip::{Part, Slip};
 use super::{Row, Term};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
 

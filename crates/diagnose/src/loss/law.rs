@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::bounds;
 use super::{Row, Term};
+use crate::bounds;
 use zprobe_model::spec::{Dtype, RunSpec, Weighting};
 use zprobe_model::trace::{ConstantKind, TermOf};
 use zprobe_report::words::{abridged, counted, weight_text};

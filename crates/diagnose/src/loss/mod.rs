@@ -13,7 +13,8 @@ pub mod slip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Case, bounds};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::trace::{LossTerm, LossWeighed, TermOf};
 use zprobe_report::MicrobatchTokens;
 
@@ -205,6 +206,15 @@ impl<'a> Term<'a> {
         let constants = self.rows.first()?.term.constants.iter();
         let mut own = constants.filter(|it| !it.whole && it.by.is_none());
         own.find_map(|it| it.at.as_deref())
+    }
+
+    /// Names the lines of the script at which the loss of the term goes backward; `None` if they were not seen.
+    pub fn backward_lines(&self) -> Option<String> {
+        let mut lines: Vec<&str> =
+            self.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        (!lines.is_empty()).then(|| format!("backward at {}", lines.join(", ")))
     }
 
     /// The sum of the weights of all elements in the backward. A penalty on parameters, which has the same elements

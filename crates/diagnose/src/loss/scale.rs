@@ -4,8 +4,6 @@
 //! temperature of a distillation) are nodes between the loss and its elements. Only the part of the sum that they do
 //! not explain is judged.
 
-use crate::Case;
-use crate::bounds;
 use super::constants::{
     certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
     products,
@@ -13,6 +11,8 @@ use super::constants::{
 use super::counts::{averages_again, in_some, lacks_mask, other_count, other_elements};
 use super::slip::Slip;
 use super::{Row, Term};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::spec::{Dtype, Scale};
 use zprobe_model::trace::{LossConstant, TermOf};
 

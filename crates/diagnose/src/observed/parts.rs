@@ -173,6 +173,33 @@ pub struct Process<'a> {
     pub versions: Option<&'a BTreeMap<String, String>>,
 }
 
+impl Process<'_> {
+    /// Describes the last known activity of a rank.
+    pub fn last_words(&self) -> String {
+        let phase = match self.last_phase {
+            Some(Event::PhaseEntered { step, microbatch, phase }) => {
+                Some(format!("{phase} of step {step}, microbatch {microbatch}"))
+            }
+            _ => None,
+        };
+        let phase = phase.unwrap_or_else(|| "start-up".to_owned());
+        match self.last {
+            None if !self.stacks.is_empty() => "before its first backward".to_owned(),
+            None => "it never sent an event".to_owned(),
+            Some(Event::Finished) => "finished".to_owned(),
+            Some(Event::Importing { what }) => format!("importing {what}"),
+            Some(Event::Failed { .. }) if self.versions.is_none() && !self.stacks.is_empty() => {
+                "before its first backward".to_owned()
+            }
+            Some(Event::RankReady { .. }) => "ready, joining the other ranks".to_owned(),
+            Some(Event::CollectiveEntered { sequence, op, dtype, numel }) => {
+                format!("in collective {sequence} ({op} of {numel} {dtype}), {phase}")
+            }
+            Some(_) => phase,
+        }
+    }
+}
+
 /// The digests of one step that one rank all-gathered.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {

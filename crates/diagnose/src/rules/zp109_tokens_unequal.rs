@@ -1,11 +1,10 @@
 //! ZP109: the elements of a loss do not weigh as the user demands, or their weights follow no law.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::loss::law::{self, Law, Weights};
 use crate::loss::{Term, by_step, main, table};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::Rule;
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::TermOf;
 use zprobe_report::words::{amount, weight_text};
@@ -89,7 +88,7 @@ fn finding(
         )
     });
     let mut finding = Finding { evidence: told.collect(), ..rule.finding(message) };
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     let scope = Scope { steps: [step].into_iter().collect(), ..Scope::default() };
     Sighting::one_of(finding, scope)
 }

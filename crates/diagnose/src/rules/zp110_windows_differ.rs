@@ -1,13 +1,12 @@
 //! ZP110: the optimizer steps after other microbatches than it should, or a trainer is set to accumulate over a
 //! different number of microbatches than the optimizer steps after.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::loss::by_step;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, by_rank, counted};
 use zprobe_model::trace::{ConstantKind, LossConstant, TermOf};
-use zprobe_report::words::amount;
+use zprobe_report::words::{amount, by_rank, counted};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
 use crate::bounds;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::deviation::{Deviation, Pattern};
 use crate::loss::contract;
 use crate::loss::counts::other_elements;
@@ -12,8 +11,8 @@ use crate::loss::law::{self, Law};
 use crate::loss::scale::{Sum, judge_all};
 use crate::loss::slip::Slip;
 use crate::loss::{Term, by_step, main};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::Rule;
 use zprobe_report::words::{abridged, multiple_text};
 use zprobe_report::{Finding, RuleCode};
 
@@ -188,7 +187,7 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
                 .to_owned(),
         );
     }
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     finding.evidence.extend(remedy(case, term, slip));
     finding.evidence.extend(effect(case, value));
     Sighting::one_of(finding, Scope::step(term.step))
@@ -202,7 +201,7 @@ fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
         multiple_text(taken as f64 / of as f64),
     );
     let mut finding = Finding { step: Some(term.step), ..rule.finding(message) };
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     Sighting::one_of(finding, Scope::step(term.step))
 }
 

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use super::zp111_loss_scaled::remedy;
+use crate::case::Case;
 use crate::loss::contract;
 use crate::loss::scale::{Sum, judge_all};
 use crate::loss::slip::Slip;
 use crate::loss::{Term, by_step};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::Rule;
-use super::zp111_loss_scaled::remedy;
 use zprobe_report::RuleCode;
 use zprobe_report::words::multiple_text;
 
@@ -80,7 +79,7 @@ fn sighting(
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     finding.evidence.extend(remedy(case, term, slip));
     Sighting::new(finding, Scope::step(term.step))
 }
@@ -97,6 +96,6 @@ fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<Term<'_>>]) -> Option<Si
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     Some(Sighting::new(finding, Scope::step(term.step)))
 }

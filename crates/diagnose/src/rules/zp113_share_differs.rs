@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::loss::law::{self, Law, Odd, Weights};
 use crate::loss::{Term, by_step};
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, counted};
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::LossWeighed;
 use zprobe_report::RuleCode;
-use zprobe_report::words::{abridged, weight_text};
+use zprobe_report::words::{abridged, counted, weight_text};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP113"),
@@ -158,7 +157,7 @@ fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
         "the microbatches of a step weigh {} times as much as the first, on every rank",
         abridged(&times),
     ));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     let scope = Scope { steps: [term.step].into_iter().collect(), ..Scope::default() };
     Sighting::one_of(finding, scope)
 }
@@ -181,7 +180,7 @@ fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64
         Odd::One(rank, _) => finding.rank = Some(*rank),
         _ => {}
     }
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     let scope = Scope { steps: [term.step].into_iter().collect(), gradients, ..Scope::default() };
     Sighting::one_of(finding, scope)
 }

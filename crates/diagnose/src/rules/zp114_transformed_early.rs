@@ -1,9 +1,9 @@
 //! ZP114: the gradient of each microbatch is transformed before the results are added up.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, counted};
+use zprobe_report::words::counted;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::loss::scale::{Sum, judge_all};
 use crate::loss::{Term, by_step, contract};
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, by_rank};
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::Filler;
-use zprobe_report::words::{amount, multiple_text, of_all};
+use zprobe_report::words::{amount, by_rank, multiple_text, of_all};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -78,7 +77,7 @@ fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     Some(Sighting::new(finding, Scope::step(term.step)))
 }
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, counted};
 use zprobe_model::spec::{Scale, Weighting};
 use zprobe_model::trace::LossWeighed;
 use zprobe_report::RuleCode;
-use zprobe_report::words::amount;
+use zprobe_report::words::{amount, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP116"),

@@ -1,16 +1,17 @@
 //! ZP1xx: patterns of wrong weights in the optimizers' input.
 
-use crate::Case;
+use super::zp111_loss_scaled;
 use crate::bounds;
-use crate::causes::{Sighting, Slip};
+use crate::case::Case;
 use crate::deviation::{Deviation, Part, Pattern, missing};
 use crate::norm::Clip;
+use crate::rule::{Merge, Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text, zp111_loss_scaled};
+use crate::wording::{nothing_arrived, sources_text};
 use zprobe_model::spec::Shape;
 use zprobe_model::spec::plan::base_name;
 use zprobe_model::trace::Point;
-use zprobe_report::words::multiple_text;
+use zprobe_report::words::{abridged, counted, matrix_text, multiple_text, weight_text};
 use zprobe_report::{Contribution, Finding, RuleCode};
 
 /// The rules of this family, each with its name, its page, and the rules that explain its findings.
@@ -116,7 +117,7 @@ fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let params = if all { Extent::All } else { params.into_iter().collect() };
     let scope = Scope { steps: [step].into_iter().collect(), params, ..Scope::default() };
     let finding = Finding { evidence, ..rule.finding(message) };
-    Some(Sighting { finding, scope, slip: Slip::Weights(Pattern::Leftover) })
+    Some(Sighting { finding, scope, merge: Merge::Pattern(Pattern::Leftover) })
 }
 
 fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
@@ -124,15 +125,12 @@ fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
     let finding =
         Finding { evidence: deviation.facts().chain(facts).collect(), ..rule.finding(message) };
     // Parameters that lost all gradients differ only in the microbatches that use them.
-    let slip =
-        if has_lost_all(deviation) { Slip::All } else { Slip::Weights(deviation.pattern.clone()) };
-    Sighting { finding, scope: scope(case, deviation), slip }
-}
-
-/// The message about parameters that lost every gradient; no names stand for all parameters.
-pub fn nothing_arrived(params: &[String]) -> String {
-    let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(params)) };
-    format!("no gradient{of} reached the optimizer")
+    let merge = if has_lost_all(deviation) {
+        Merge::All
+    } else {
+        Merge::Pattern(deviation.pattern.clone())
+    };
+    Sighting { finding, scope: scope(case, deviation), merge }
 }
 
 /// True if none of the due gradients arrived.

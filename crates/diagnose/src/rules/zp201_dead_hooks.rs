@@ -1,10 +1,9 @@
 //! ZP201: autograd reaches a parameter, but its gradient hook does not fire.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::hooks::groups;
 use crate::observed::Backward;
-use super::Rule;
+use crate::rule::{Rule, Sighting};
 use zprobe_report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {

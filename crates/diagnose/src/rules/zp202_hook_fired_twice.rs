@@ -1,10 +1,9 @@
 //! ZP202: a gradient hook fires more often than gradients arrive.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::hooks::groups;
 use crate::observed::Backward;
-use super::Rule;
+use crate::rule::{Rule, Sighting};
 use zprobe_report::RuleCode;
 use zprobe_report::words::amount;
 

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, abridged};
 use zprobe_model::trace::Block;
-use zprobe_report::words::counted;
+use zprobe_report::words::{abridged, counted};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {

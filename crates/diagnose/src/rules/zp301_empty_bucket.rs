@@ -1,10 +1,9 @@
 //! ZP301: a bucket was flushed without any elements.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::BucketFlush;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::Rule;
 use zprobe_report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::BucketFlush;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::Rule;
 use zprobe_report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {

@@ -1,11 +1,10 @@
 //! ZP401: an element of the model is held by no optimizer, or by too many.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::placement::Span;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, abridged, counted};
-use zprobe_report::words::amount;
+use zprobe_report::words::{abridged, amount, counted};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {

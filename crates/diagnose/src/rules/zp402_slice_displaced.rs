@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::{Sighting, Slip};
+use crate::case::Case;
 use crate::deviation::{Deviation, Pattern};
 use crate::displacement::{Displaced, Held, MOST_STEPS, find, is_again};
+use crate::rule::{Merge, Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, abridged, counted};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP402"),
@@ -90,7 +90,7 @@ fn sighting(
     // In addition to the pieces that are long enough to be found, shorter ones are displaced, so that any parameter
     // and rank may be affected.
     let scope = Scope { steps, ..Scope::default() };
-    Sighting { finding, scope, slip: Slip::Distance(distance) }
+    Sighting { finding, scope, merge: Merge::Distance(distance) }
 }
 
 /// Describes a displaced piece: `rank 1: 128 elements from embed.weight[0] on are those from layers.0.mlp.bias[3]

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::infinity::{parts, planned, without_planned};
 use crate::observed::Buffer;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{POISON, Rule, abridged, counted};
+use crate::wording::POISON;
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::Point;
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP501"),

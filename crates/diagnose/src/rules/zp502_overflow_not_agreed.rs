@@ -1,11 +1,11 @@
 //! ZP502: ranks disagreed about whether a step overflowed.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::overflow::{Decision, decision};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, by_rank, counted};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{by_rank, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP502"),

@@ -1,11 +1,11 @@
 //! ZP503: the engine skipped a step because of an overflow that cannot have happened.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::overflow::reason;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, by_rank, counted};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{by_rank, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP503"),

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::Rule;
 use zprobe_model::spec::{Dtype, Point};
 use zprobe_model::trace::CollectiveOp;
 use zprobe_report::{Finding, Over, Precision, RuleCode};

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::Buffer;
-use crate::replicas::unlike;
+use crate::replicas::{MUST_AGREE, unlike};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, abridged};
 use zprobe_model::trace::{LayoutName, Point};
+use zprobe_report::words::abridged;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -25,15 +25,6 @@ pub(super) const RULE: Rule = Rule {
     doc: include_str!("../../../../docs/rules/ZP601.md"),
     check,
 };
-
-/// The points at which all ranks with the whole model must hold the same values.
-pub const MUST_AGREE: &[Point] = &[
-    Point::Reduced,
-    Point::BeforeStep,
-    Point::OptimizerInput,
-    Point::MasterWeights,
-    Point::Parameters,
-];
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.is_apart {

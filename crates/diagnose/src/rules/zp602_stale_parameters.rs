@@ -4,17 +4,17 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::infinity::parts;
 use crate::observed::Buffer;
 use crate::placement::Fragment;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, abridged, counted};
 use zprobe_model::spec::Dtype;
 use zprobe_model::spec::plan::Param;
 use zprobe_model::trace::{Differing, LayoutName, Point};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP602"),

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::deviation::Pattern;
 use crate::infinity::parts;
 use crate::observed::Buffer;
 use crate::placement::Fragment;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, counted, departed, matrix_text, weight_text};
 use zprobe_model::trace::{LayoutName, Point};
+use zprobe_report::words::{counted, matrix_text, weight_text};
 use zprobe_report::{Contribution, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -129,6 +129,6 @@ fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
 /// the plan, the input is the finding.
 fn wrong_update<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
     let here = |entry: &&Contribution| entry.is_of(rank) && entry.step == step;
-    let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));
-    departed(case, Point::MasterWeights).find(here).filter(|_| input_is_right)
+    let input_is_right = !case.decoded.departed(Point::OptimizerInput).any(|entry| here(&entry));
+    case.decoded.departed(Point::MasterWeights).find(here).filter(|_| input_is_right)
 }

@@ -1,12 +1,13 @@
 //! ZP604: the global norm that the engine computed is not the norm of the gradient.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::Norm;
 use crate::overflow::{Decision, decision};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{POISON, Rule, by_rank, counted, weight_text};
+use crate::wording::POISON;
 use zprobe_model::trace::Point;
+use zprobe_report::words::{by_rank, counted, weight_text};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {

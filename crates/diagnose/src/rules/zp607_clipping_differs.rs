@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
 use crate::bounds;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::loss::contract::{call_text, clipping_text};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, by_rank, counted};
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::LEAST_LOSS_SCALE;
 use zprobe_model::trace::{ClippedInVain, GradientsClipped, InVain};
-use zprobe_report::words::{abridged, multiple_text, weight_text};
+use zprobe_report::words::{abridged, by_rank, counted, multiple_text, weight_text};
 use zprobe_report::{Finding, RuleCode};
 
 /// The share of the slack that applies to factors read from many elements, because only their sums are rounded.

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, by_rank};
 use zprobe_model::spec::deepspeed;
 use zprobe_model::trace::{OptimizerStepped, UnreadKeys};
+use zprobe_report::words::by_rank;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {

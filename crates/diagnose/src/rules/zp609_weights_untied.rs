@@ -1,9 +1,8 @@
 //! ZP609: two parameters that the model's configuration ties are separate tensors.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::Rule;
 use zprobe_report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {

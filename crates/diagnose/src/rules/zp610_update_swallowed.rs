@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, by_rank};
 use zprobe_model::trace::UpdatesRounded;
+use zprobe_report::words::by_rank;
 use zprobe_report::{Finding, RuleCode};
 
 /// The share of unchanged elements from which on a step is a finding: at least half of the update is lost.

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, by_rank};
 use zprobe_report::RuleCode;
+use zprobe_report::words::by_rank;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP801"),

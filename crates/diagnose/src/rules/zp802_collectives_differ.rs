@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::deviation::Pattern;
 use crate::observed::{BucketFlush, Collective};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, abridged, by_rank};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, by_rank};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP802"),

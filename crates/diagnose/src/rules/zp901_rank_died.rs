@@ -1,14 +1,13 @@
 //! ZP901: a rank's process ended before its work was done.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::Process;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use crate::signatures::recognise;
 use crate::stacks::{Place, own_lines};
-use crate::summary::last_words;
-use super::{Rule, by_rank, counted};
 use zprobe_model::trace::{AgentLoss, Event, Outcome};
+use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -113,7 +112,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let ending = if failure.is_some() { format!("{ending}, ") } else { String::new() };
     let last = ranks.iter();
     let last =
-        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
+        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", process.last_words())));
     finding.evidence.extend(by_rank(last));
     let own = ranks.iter().filter_map(|(rank, process)| Some((*rank, own_lines(process)?)));
     finding.evidence.extend(by_rank(own.map(|(rank, lines)| (rank, format!("at {lines}")))));

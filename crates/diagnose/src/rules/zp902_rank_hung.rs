@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
 use crate::observed::{Process, TimedOut};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use crate::stacks::{Place, told};
-use crate::summary::last_words;
-use super::{Rule, by_rank, counted};
 use zprobe_engines as engines;
 use zprobe_model::spec::{Observation, RunSpec};
 use zprobe_model::trace::{Event, Meeting, Waiting};
+use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -100,15 +99,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             finding.microbatch = Some(*microbatch);
         }
     }
-    let last = |&rank: &usize| (rank, format!("last: {}", last_words(process(rank))));
+    let last = |&rank: &usize| (rank, format!("last: {}", process(rank).last_words()));
     finding.evidence.extend(by_rank(ranks.iter().map(last)));
     let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
     if let (2.., true, Some(why)) = (outside, places.is_empty(), unseen(case.observed.spec)) {
         finding.evidence.push(format!("it is unknown which of them waits for another: {why}"));
     }
     if !mutual {
-        let waited =
-            waiting.iter().map(|it| (it.rank, format!("waited: {}", last_words(process(it.rank)))));
+        let waited = waiting
+            .iter()
+            .map(|it| (it.rank, format!("waited: {}", process(it.rank).last_words())));
         for message in by_rank(waited) {
             finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
         }

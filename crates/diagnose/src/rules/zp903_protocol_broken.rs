@@ -1,9 +1,8 @@
 //! ZP903: a rank wrote a line on its event channel that violates the protocol.
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::Rule;
 use zprobe_model::trace::Violation;
 use zprobe_report::RuleCode;
 

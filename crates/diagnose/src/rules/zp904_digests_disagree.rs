@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::Case;
-use crate::causes::Sighting;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use super::{Rule, counted};
 use zprobe_model::trace::digest;
 use zprobe_report::RuleCode;
+use zprobe_report::words::counted;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP904"),

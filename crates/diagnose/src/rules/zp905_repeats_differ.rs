@@ -1,12 +1,12 @@
 //! ZP905: repeats of the same run do not have the same bits.
 
-use crate::Case;
-use crate::causes::Sighting;
-use crate::repeats::{First, What};
+use crate::case::Case;
+use crate::race::{First, What};
+use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use super::{Rule, counted};
 use zprobe_model::spec::Model;
 use zprobe_model::trace::Point;
+use zprobe_report::words::counted;
 use zprobe_report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {

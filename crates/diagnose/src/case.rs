@@ -1,0 +1,32 @@
+//! The case that rules look at: the events of a run, its plan, and everything that was read from its buffers.
+
+use crate::decode::Decoded;
+use crate::deviation::Deviation;
+use crate::missing::Missing;
+use crate::norm::Norms;
+use crate::observed::Observed;
+use crate::placement::Placement;
+use crate::race::First;
+use zprobe_model::spec::Plan;
+
+/// All facts that a rule may look at.
+pub struct Case<'a> {
+    /// The events of the trace, sorted by topic.
+    pub observed: Observed<'a>,
+    /// The plan of where every gradient should have gone.
+    pub plan: Plan,
+    /// The placement of the parameters on the ranks.
+    pub placement: Placement,
+    /// The elements that were not seen in any rank's optimizer.
+    pub missing: Missing,
+    /// The norms that the gradients must have.
+    pub norms: Norms,
+    /// The contribution weights that were read from the buffers.
+    pub decoded: Decoded,
+    /// The deviations of the optimizer's input from the plan.
+    pub deviations: Vec<Deviation>,
+    /// True if the ranks of a script train separately, as in local SGD, so that their gradients need not be averaged.
+    pub is_apart: bool,
+    /// The first moment at which repeats of this run differ from it; `None` if they agree or there are no repeats.
+    pub repeats: Option<&'a First>,
+}

@@ -1,0 +1,114 @@
+//! Races: differences between repeats of a run, which chance decided.
+
+mod moments;
+
+use crate::observed::Observed;
+use zprobe_report::words::amount;
+
+use self::moments::{Elements, InParam, Left, elements};
+pub use self::moments::{Moment, What, moments};
+
+/// The first moment at which repeats differ.
+#[derive(Clone, Debug)]
+pub struct First {
+    /// The moment of the first rank that differs.
+    pub moment: Moment,
+    /// The ranks that differ at this moment.
+    pub ranks: Vec<usize>,
+    /// The numbers of the repeats that differ from the first one at this moment, on any rank.
+    pub repeats: Vec<usize>,
+    /// The number of repeats that reached this moment.
+    pub seen: usize,
+    /// The difference between the first repeat and the repeat `example`.
+    pub difference: Difference,
+    /// The number of the repeat that `difference` is about.
+    pub example: usize,
+    /// The number of later moments at which repeats differ, and the number of all moments.
+    pub later: (usize, usize),
+}
+
+/// The difference between a moment of one repeat and the same moment of the first repeat.
+#[derive(Clone, Debug)]
+pub enum Difference {
+    /// Some elements of a buffer differ.
+    Elements(Elements),
+    /// The number of the first repeat, and that of the other one; `None` for a number that is not finite.
+    Numbers(Option<f64>, Option<f64>),
+    /// The moment is missing in one of the two repeats, although both finished.
+    Absent {
+        /// True if only the later repeat reached the moment.
+        here: bool,
+    },
+}
+
+/// Returns the difference between two values of the same moment; `None` if they are the same.
+pub fn difference(
+    observed: &Observed<'_>,
+    rank: usize,
+    one: &Left<'_>,
+    two: &Left<'_>,
+) -> Option<Difference> {
+    if one.is_same(two) {
+        return None;
+    }
+    Some(match (one, two) {
+        (Left::Buffer(layout, one), Left::Buffer(_, two)) => {
+            match elements(observed, rank, *layout, one, two) {
+                Some(elements) if elements.differing == 0 => return None,
+                Some(elements) => Difference::Elements(elements),
+                None => Difference::Absent { here: false },
+            }
+        }
+        (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
+        _ => Difference::Absent { here: false },
+    })
+}
+
+impl First {
+    /// Returns the index of the parameter that differs, if it is only one.
+    pub fn only_param(&self) -> Option<usize> {
+        match &self.difference {
+            Difference::Elements(Elements { params, .. }) => match &params[..] {
+                [only] => Some(only.param),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Describes the difference, one fact per line.
+    pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
+        const SHOWN: usize = 4;
+        let repeat = self.example;
+        let number = |it: &Option<f64>| it.map_or("not finite".to_owned(), |it| it.to_string());
+        let elements = match &self.difference {
+            Difference::Elements(elements) => elements,
+            Difference::Numbers(one, two) => {
+                return vec![format!(
+                    "{} in repeat 0, {} in repeat {repeat}",
+                    number(one),
+                    number(two)
+                )];
+            }
+            Difference::Absent { here } => {
+                let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
+                return vec![format!(
+                    "repeat {less} recorded less at this moment than repeat {more}"
+                )];
+            }
+        };
+        let mut facts = vec![format!(
+            "repeats 0 and {repeat} differ in {} of {} elements; the first of these is {} in repeat 0 and {} in \
+             repeat {repeat}",
+            elements.differing, elements.of, elements.first.0, elements.first.1,
+        )];
+        for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {
+            let name = observed.param_name(*param);
+            facts.push(format!("{name}: {}, from {first} to {last}", amount(*count, "element")));
+        }
+        if elements.params.len() > SHOWN {
+            facts.push(format!("and {} more parameters", elements.params.len() - SHOWN));
+        }
+        facts
+    }
+}
