@@ -83,7 +83,7 @@ struct ElementsText {
 fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
     let Extent::Only(runs) = &scope.elements else { return None };
     let text = |(param, [first, end]): &(usize, [usize; 2])| {
-        let name = case.observed.param_name(*param);
+        let name = case.observed.model.param_name(*param);
         match (*first, end - first) {
             (0, len) if len == case.plan.params()[*param].numel() => name,
             (first, 1) => format!("{name}[{first}]"),
@@ -112,7 +112,7 @@ fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
 /// Returns the finding with its place filled in. Findings about weights also list the steps, ranks and parameters
 /// of the scope.
 fn told(sighting: Sighting, case: &Case<'_>) -> Finding {
-    let name = |&param: &usize| case.observed.param_name(param);
+    let name = |&param: &usize| case.observed.model.param_name(param);
     let Sighting { mut finding, scope, merge } = sighting;
     finding.step = finding.step.or(scope.steps.first().copied());
     finding.microbatch = finding.microbatch.or(scope.only_microbatch());

@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::loss::{self, law, scale};
-use crate::observed::{Buffer, Process};
+use crate::observed::{Buffer, RankProcess};
 use crate::overflow;
 use zprobe_model::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
 use zprobe_model::trace::{Event, FlushReason, Point, UNSET_MEMORY};
@@ -100,7 +100,7 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     let is_lost = |buffer: &&Buffer<'_>| {
         spec.records_content(buffer.point, buffer.rank) && !buffer.payload.has_content()
     };
-    let lost = case.observed.buffers.iter().filter(is_lost).count();
+    let lost = case.observed.buffers.all.iter().filter(is_lost).count();
     if lost > 0 {
         missing.push(format!(
             "the content of {lost} buffers that differ between ranks: the trace has no room \
@@ -137,8 +137,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     } else if a_step == 1 {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
-    let never = |it: &Process<'_>| matches!(it.last, None | Some(Event::Importing { .. }));
-    let silent = observed.processes.iter().enumerate().filter(|(_, it)| never(it));
+    let never = |it: &RankProcess<'_>| matches!(it.last, None | Some(Event::Importing { .. }));
+    let silent = observed.processes.ranks.iter().enumerate().filter(|(_, it)| never(it));
     missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it sent no events".to_owned()))));
     if let Some(share) = case.placement.smallest_share() {
         missing.push(format!(
@@ -149,7 +149,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     }
     missing.extend(transformed(case));
     missing.extend(case.missing.describe(observed));
-    let unseen = observed.not_observed.iter();
+    let unseen = observed.software.not_observed.iter();
     missing.extend(unseen.map(|(what, why)| format!("{what}: not observed, {why}")));
     missing.extend(case.decoded.refusals.iter().map(|refusal| format!("weights of {refusal}")));
     missing
@@ -158,8 +158,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
 /// Describes the parameters whose gradients an engine transforms; `None` if there are none.
 fn transformed(case: &Case<'_>) -> Option<String> {
     let observed = &case.observed;
-    let all = (0..observed.params.len()).filter(|param| observed.is_transformed(*param));
-    let names: Vec<String> = all.map(|param| observed.param_name(param)).collect();
+    let all = (0..observed.model.params.len()).filter(|param| observed.is_transformed(*param));
+    let names: Vec<String> = all.map(|param| observed.model.param_name(param)).collect();
     (!names.is_empty()).then(|| {
         format!(
             "weights of {}: the gradient is transformed before the optimizer consumes it (Muon's \
@@ -201,7 +201,7 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
 fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let (observed, spec) = (&case.observed, case.observed.spec);
     let mut missing = Vec::new();
-    if let (Some(fault), [], true) = (spec.inject(), findings, observed.all_finished()) {
+    if let (Some(fault), [], true) = (spec.inject(), findings, observed.processes.all_finished()) {
         missing.push(format!("the injected fault {fault}: no effect was seen in this run"));
     }
     if spec.model == Model::Mlp {
@@ -235,7 +235,8 @@ fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
             missing.push("gradient hooks and buckets: this dataflow has none".to_owned());
         }
         Some(Dataflow::IpgBucket) => {
-            let flushed = |reason| observed.flushes.iter().any(|flush| flush.reason == reason);
+            let flushed =
+                |reason| observed.hooks.flushes.iter().any(|flush| flush.reason == reason);
             if !flushed(FlushReason::Full) {
                 missing.push("a bucket flushed because it was full".to_owned());
             }
@@ -254,7 +255,7 @@ fn of_model(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
         );
     }
     for step in spec.recorded_steps() {
-        if (0..spec.world_size).any(|rank| observed.skipped(step, rank)) {
+        if (0..spec.world_size).any(|rank| observed.updates.skipped(step, rank)) {
             let why = overflow::reason(observed, &case.plan, step);
             missing.extend(why.map(|why| format!("step {step}: it was skipped, because {why}")));
         }

@@ -393,9 +393,9 @@ fn certain_patterns(
 /// True if gradients of a script's first step are known to remain in all of these parameters. Together with the
 /// gradients of later steps, they may be too many to decode from a few elements.
 fn has_old_ones(observed: &Observed<'_>, entry: &Contribution) -> bool {
-    let left = observed.script.left.get(&(entry.step, entry.rank));
+    let left = observed.updates.left.get(&(entry.step, entry.rank));
     let is_left = |param: usize| left.is_some_and(|left| left.iter().any(|it| it.param == param));
-    let params = entry.params.iter().flatten().map(|name| observed.param_number(name));
+    let params = entry.params.iter().flatten().map(|name| observed.model.param_number(name));
     let params: Vec<Option<usize>> = params.collect();
     !params.is_empty() && params.into_iter().all(|param| param.is_some_and(is_left))
 }

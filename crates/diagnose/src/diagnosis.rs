@@ -77,12 +77,12 @@ pub fn examine(trace: &Trace, repeats: Option<&First>) -> Report {
 /// that the crash prevented may be wrong too.
 fn verdict(case: &Case<'_>, findings: &[Finding]) -> Verdict {
     let crashed = findings.iter().any(|finding| rules::is_crash(finding.code));
-    let complete = case.observed.ending() == Ending::Complete;
+    let complete = case.observed.processes.ending() == Ending::Complete;
     if crashed || complete && case.observed.some_broke() {
         Verdict::Crashed
     } else if !findings.is_empty() {
         Verdict::Findings
-    } else if !complete || !case.decoded.complete() || case.observed.has_failed_to_see() {
+    } else if !complete || !case.decoded.complete() || case.observed.software.has_failed_to_see() {
         Verdict::Inconclusive
     } else {
         Verdict::Clean

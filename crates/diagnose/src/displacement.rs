@@ -361,7 +361,7 @@ fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
 /// Returns the gradients that each rank's optimizer consumed in one step, if they were not clipped.
 fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
     let mut by_rank: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
-    for buffer in case.observed.at(Point::OptimizerInput, step) {
+    for buffer in case.observed.buffers.at(Point::OptimizerInput, step) {
         let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
         let Some(values) = buffer.payload.values().ok().filter(|_| clip == Clip::No) else {
             continue;

@@ -22,7 +22,7 @@ pub struct Group<'a> {
 /// get a group each.
 pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
-    for (at, backward) in &case.observed.backwards {
+    for (at, backward) in &case.observed.hooks.backwards {
         let params = odd(backward);
         if params.is_empty() {
             continue;
@@ -54,12 +54,12 @@ impl<'a> Group<'a> {
     /// Creates the sighting of this group; `kind` names the misfiring in the evidence, such as "silent".
     pub fn sighting(&self, case: &Case<'_>, mut finding: Finding, kind: &str) -> Sighting {
         let names: Vec<String> =
-            self.params.iter().map(|&param| case.observed.param_name(param)).collect();
+            self.params.iter().map(|&param| case.observed.model.param_name(param)).collect();
         finding.evidence.push(format!("{kind}: {}", abridged(&names)));
         finding.evidence.push(format!(
             "in {} of {} backwards",
             self.backwards.len(),
-            case.observed.backwards.len(),
+            case.observed.hooks.backwards.len(),
         ));
         finding.microbatch = self.backwards.first().map(|(at, ..)| at.microbatch);
         let ranks = Extent::of(

@@ -28,14 +28,14 @@ pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Opt
         Point::LocalGradient => step == 0 && buffer.microbatch == Some(0) && from_here,
         Point::Accumulator => step == 0 && from_here,
         Point::Reduced | Point::BeforeStep | Point::OptimizerInput => step == 0,
-        Point::MasterWeights | Point::Parameters => !observed.skipped(0, buffer.rank),
+        Point::MasterWeights | Point::Parameters => !observed.updates.skipped(0, buffer.rank),
     };
     is_planned.then_some(element)
 }
 
 /// Returns the parts of parameters that a buffer recorded.
 pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<Fragment> {
-    let layout = observed.recorded(buffer.rank, buffer.layout);
+    let layout = observed.model.recorded(buffer.rank, buffer.layout);
     let mut parts = fragments(layout.unwrap_or_default(), plan);
     parts.retain(|part| part.start + part.flat.len() <= buffer.payload.numel);
     parts

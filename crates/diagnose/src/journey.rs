@@ -88,7 +88,7 @@ pub fn first_divergence(
     let departed = departed?;
     let station = &stations[departed];
     let spec = case.observed.spec;
-    let class = case.observed.optimizer.map(|(class, _)| class);
+    let class = case.observed.software.optimizer.map(|(class, _)| class);
     let outside_backward = is_changed_outside(case, station);
     let made_by = |point| (engines::of(case.observed.engine()).function)(spec, class, point);
     let function = made_by(station.point);
@@ -118,7 +118,7 @@ fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
     let changed = &case.observed.script.changed;
     let wrong = params(case, station).unwrap_or_default();
     let is_wrong =
-        |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.param_name(*param));
+        |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.model.param_name(*param));
     let mut of_ranks =
         station.departed.iter().map(|rank| changed.get(&(station.step, before, *rank)));
     // After a reduction, a gradient is wrong on all ranks if one rank changed it.
@@ -159,7 +159,7 @@ impl Moment {
 /// Returns the moments of the rank that recorded most of them, in its order.
 fn moments(observed: &Observed<'_>) -> Vec<Moment> {
     let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
-    for buffer in observed.buffers.iter().filter(|buffer| buffer.step.is_some()) {
+    for buffer in observed.buffers.all.iter().filter(|buffer| buffer.step.is_some()) {
         of_ranks.entry(buffer.rank).or_default().push(buffer);
     }
     let longest = of_ranks.into_values().rev().max_by_key(Vec::len).unwrap_or_default();

@@ -22,12 +22,12 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Opti
     } else {
         not.push(weights)
     }
-    let calls = case.observed.script.clipped.values().flatten().count();
+    let calls = case.observed.updates.clipped.values().flatten().count();
     match calls {
         0 => not.push("clipping (no call was seen)".to_owned()),
         calls => judged.push(amount(calls, "call") + " of clipping"),
     }
-    let digests = case.observed.script.digests.iter();
+    let digests = case.observed.updates.digests.iter();
     let after = digests.filter(|((step, _), digests)| {
         step.is_some() && digests.numbers.iter().any(Option::is_some)
     });

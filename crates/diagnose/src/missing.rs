@@ -67,7 +67,7 @@ impl Missing {
         let unread = || self.unread.iter().filter(|piece| !observed.is_transformed(piece.param));
         let elements: usize = unread().map(|piece| piece.flat.len()).sum();
         let mut names: Vec<String> =
-            unread().map(|piece| observed.param_name(piece.param)).collect();
+            unread().map(|piece| observed.model.param_name(piece.param)).collect();
         names.dedup();
         let why = if observed.holds_unknown() {
             "the contents of the optimizers do not show which elements they are"
@@ -84,7 +84,7 @@ impl Missing {
 /// Returns the lengths of the unrecognised runs of elements in the ranks' optimizers.
 fn rooms(observed: &Observed<'_>) -> Vec<usize> {
     let partitions =
-        observed.layouts.iter().filter(|((_, name), _)| *name == LayoutName::Partition);
+        observed.model.layouts.iter().filter(|((_, name), _)| *name == LayoutName::Partition);
     let segments = partitions.flat_map(|(_, segments)| segments.iter());
     segments.filter(|segment| segment.unread).map(|segment| segment.len).collect()
 }

@@ -94,13 +94,13 @@ impl Clip {
     /// Returns the clipping that a rank's engine had to apply in a step, according to the norm that the engine
     /// computed. ZP604 judges whether that norm is right.
     pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
-        let reported = observed.norms.get(&(step, rank));
+        let reported = observed.updates.norms.get(&(step, rank));
         let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
         if limit <= 0.0 {
             return Clip::No;
         }
         let right = norms.of(step);
-        let scale = observed.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
+        let scale = observed.updates.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
         let used = |norm| right.map_or(norm, |right| without_scale(norm, scale, right));
         match reported.map_or(right, |reported| reported.norm.map(used)) {
             Some(norm) if norm + CLIP_EPSILON > limit => Clip::By(limit / (norm + CLIP_EPSILON)),

@@ -50,7 +50,7 @@ impl Placement {
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let partitions: Vec<Option<Vec<Fragment>>> = (0..observed.spec.world_size)
             .map(|rank| {
-                let segments = observed.layouts.get(&(rank, LayoutName::Partition))?;
+                let segments = observed.model.layouts.get(&(rank, LayoutName::Partition))?;
                 Some(fragments(segments, plan))
             })
             .collect();
@@ -66,8 +66,8 @@ impl Placement {
             .spec
             .script()
             .is_none_or(|script| script.reserved.is_none() && script.observe.is_none());
-        let samples = observed.samples.iter().map(|(&place, segments)| {
-            let whole = observed.layouts.get(&place).copied().unwrap_or_default();
+        let samples = observed.model.samples.iter().map(|(&place, segments)| {
+            let whole = observed.model.layouts.get(&place).copied().unwrap_or_default();
             let (samples, whole) = (fragments(segments, plan), fragments(whole, plan));
             (place, Samples::new(&samples, &whole, plan, has_ends))
         });

@@ -63,7 +63,7 @@ impl Repeats {
     fn compare(&mut self, number: usize, trace: &Trace) {
         let (ours, theirs) = (moments(&self.first), moments(trace));
         let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
-        let both_finished = observed.all_finished() && other.all_finished();
+        let both_finished = observed.processes.all_finished() && other.processes.all_finished();
         let mut is_first = true;
         let mut note = |moment: Moment, how: Difference| {
             self.differing.entry(moment).or_default().push(number);

@@ -79,7 +79,8 @@ impl Rule {
     ) -> Vec<Sighting> {
         let spec = case.observed.spec;
         let steps = spec.script().into_iter().flat_map(|_| spec.recorded_steps());
-        let is_over = |step: &usize| case.observed.all_finished() || step + 1 < spec.steps;
+        let is_over =
+            |step: &usize| case.observed.processes.all_finished() || step + 1 < spec.steps;
         steps.filter(is_over).filter_map(|step| in_step(case, self, step)).collect()
     }
 }

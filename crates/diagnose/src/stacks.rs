@@ -1,6 +1,6 @@
 //! Python stack traces of ranks as text: the call that a rank was in, and the line of the user's code that made it.
 
-use crate::observed::Process;
+use crate::observed::RankProcess;
 use zprobe_model::trace::Frame;
 use zprobe_report::words::counted;
 
@@ -34,7 +34,7 @@ pub struct Place {
 
 impl Place {
     /// Returns the place of a process's main thread; `None` if its stacks were not recorded.
-    pub fn of(process: &Process<'_>) -> Option<Self> {
+    pub fn of(process: &RankProcess<'_>) -> Option<Self> {
         let frames = *process.stacks.get(&0)?;
         Some(Self {
             meeting: meeting(frames),
@@ -97,7 +97,7 @@ pub fn told(places: &[(usize, Place)]) -> String {
 
 /// Returns the lines of the user's code in a stack, the innermost first: `train.py:57 (load), called from train.py:88
 /// (main)`. `None` if the stack has no such line.
-pub fn own_lines(process: &Process<'_>) -> Option<String> {
+pub fn own_lines(process: &RankProcess<'_>) -> Option<String> {
     let frames = process.stacks.get(&0)?.iter().filter(|frame| frame.is_own);
     let places: Vec<String> = frames.map(Frame::place).take(MOST_OWN).collect();
     (!places.is_empty()).then(|| places.join(", called from "))

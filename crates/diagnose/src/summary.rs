@@ -6,7 +6,7 @@ use crate::bounds;
 use crate::case::Case;
 use crate::judged;
 use crate::loss::{self, contract};
-use crate::observed::{BackwardAt, BucketFlush, Buffer, Process};
+use crate::observed::{BackwardAt, BucketFlush, Buffer, RankProcess};
 use crate::remarks;
 use crate::replicas::MUST_AGREE;
 use zprobe_model::trace::{LayoutName, Point};
@@ -17,23 +17,24 @@ use zprobe_zoo::TRAINERS;
 /// Returns the specification of the run and the versions of the software that it ran on.
 pub fn run(case: &Case<'_>) -> Run {
     let observed = &case.observed;
-    let mut versions = BTreeMap::from([("zprobe".to_owned(), observed.zprobe.to_owned())]);
-    for process in &observed.processes {
+    let mut versions = BTreeMap::from([("zprobe".to_owned(), observed.software.zprobe.to_owned())]);
+    for process in &observed.processes.ranks {
         versions
             .extend(process.versions.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
     }
     Run {
         spec: observed.spec.clone(),
         versions,
-        optimizer_class: observed.optimizer.map(|(class, _)| class.to_owned()),
-        inner_optimizer: observed.optimizer.map(|(_, inner)| inner.to_owned()),
+        optimizer_class: observed.software.optimizer.map(|(class, _)| class.to_owned()),
+        inner_optimizer: observed.software.optimizer.map(|(_, inner)| inner.to_owned()),
         engine_facts: engine_facts(case),
         not_observed: observed
+            .software
             .not_observed
             .iter()
             .map(|&(what, why)| NotObserved { what: what.to_owned(), why: why.to_owned() })
             .collect(),
-        ending: observed.ending(),
+        ending: observed.processes.ending(),
         command: None,
     }
 }
@@ -42,7 +43,7 @@ pub fn run(case: &Case<'_>) -> Run {
 /// once.
 fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
     let mut said: BTreeMap<String, String> = BTreeMap::new();
-    for (rank, facts) in &case.observed.facts {
+    for (rank, facts) in &case.observed.software.facts {
         for (name, value) in *facts {
             if said.get(name).is_some_and(|known| known != value) {
                 said.insert(format!("{name} (rank {rank})"), value.clone());
@@ -58,7 +59,7 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
             .map(|it| ("contract".to_owned(), it)),
     );
     said.extend(judged::describe(case, &steps).map(|it| ("judged".to_owned(), it)));
-    let trainers = case.observed.remarks.values().flat_map(|it| it.engines.iter().cloned());
+    let trainers = case.observed.script.remarks.values().flat_map(|it| it.engines.iter().cloned());
     let trainers: BTreeSet<String> = trainers.collect();
     if !trainers.is_empty() {
         let trainers: Vec<String> = trainers.into_iter().collect();
@@ -95,7 +96,7 @@ pub fn norms(case: &Case<'_>) -> Vec<Norms> {
     // Moments are listed in the order in which the first rank reached them.
     let mut moments: Vec<Vec<&Buffer<'_>>> = Vec::new();
     let mut places = HashMap::new();
-    for buffer in &case.observed.buffers {
+    for buffer in &case.observed.buffers.all {
         if !matches!(buffer.point, Point::Accumulator | Point::Reduced | Point::BeforeStep) {
             continue;
         }
@@ -119,7 +120,7 @@ fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
     // Different partitions are not comparable, and neither are different parts of a model.
     let is_whole = |buffer: &&Buffer<'_>| {
         buffer.layout == LayoutName::Full
-            && case.observed.first_with_same_params(buffer.rank).is_none()
+            && case.observed.model.first_with_same_params(buffer.rank).is_none()
     };
     let whole = held.iter().all(is_whole);
     let must_agree = whole && MUST_AGREE.contains(&first.point);
@@ -142,9 +143,10 @@ fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
 
 /// Returns the ending of each rank.
 pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
-    let host_stderr = case.observed.host_stderr;
+    let host_stderr = case.observed.processes.host_stderr;
     case.observed
         .processes
+        .ranks
         .iter()
         .enumerate()
         .map(|(rank, process)| Rank {
@@ -164,7 +166,7 @@ pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
 }
 
 /// Returns the Python stacks of a rank, with the main thread first.
-fn stacks(process: &Process<'_>) -> Vec<Stack> {
+fn stacks(process: &RankProcess<'_>) -> Vec<Stack> {
     let stacks = process.stacks.iter();
     stacks.map(|(&thread, frames)| Stack { thread, frames: frames.to_vec() }).collect()
 }
@@ -172,10 +174,10 @@ fn stacks(process: &Process<'_>) -> Vec<Stack> {
 /// Returns the bucket flushes; ranks with equal flushes share an entry.
 pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
     let mut flushes: Vec<Flush> = Vec::new();
-    for flush in &case.observed.flushes {
+    for flush in &case.observed.hooks.flushes {
         let BucketFlush { rank, step, microbatch, flush: number, reason, elements, .. } = *flush;
         let params: Vec<String> =
-            flush.params.iter().map(|&param| case.observed.param_name(param)).collect();
+            flush.params.iter().map(|&param| case.observed.model.param_name(param)).collect();
         let same = flushes.iter_mut().find(|known| {
             (known.step, known.microbatch, known.flush) == (step, microbatch, number)
                 && (known.reason, known.elements) == (reason, elements)
@@ -202,6 +204,7 @@ pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
 pub fn hooks(case: &Case<'_>) -> Hooks {
     let counts: Vec<HookCount> = case
         .observed
+        .hooks
         .backwards
         .iter()
         .map(|(at, backward)| {
@@ -209,7 +212,7 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
             let silent = backward
                 .silent()
                 .into_iter()
-                .map(|param| case.observed.param_name(param))
+                .map(|param| case.observed.model.param_name(param))
                 .collect();
             HookCount {
                 step: at.step,
@@ -225,19 +228,19 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
     Hooks {
         observed: counts.iter().any(|count| count.fired.is_some()),
         counts,
-        params: case.observed.params.iter().map(|param| param.name.clone()).collect(),
+        params: case.observed.model.params.iter().map(|param| param.name.clone()).collect(),
         firings: firings(case),
     }
 }
 
 /// Returns the backwards parameter by parameter; ranks with equal backwards share an entry.
 fn firings(case: &Case<'_>) -> Vec<Firings> {
-    let params = case.observed.params.len();
+    let params = case.observed.model.params.len();
     let counts = |list: Option<&[u32]>| -> Option<Vec<u32>> {
         list.map(|list| (0..params).map(|p| list.get(p).copied().unwrap_or(0)).collect())
     };
     let mut all: Vec<Firings> = Vec::new();
-    for (&BackwardAt { step, microbatch, part, rank }, backward) in &case.observed.backwards {
+    for (&BackwardAt { step, microbatch, part, rank }, backward) in &case.observed.hooks.backwards {
         let mut reached = vec![false; params];
         for &param in backward.reached {
             if let Some(reached) = reached.get_mut(param) {

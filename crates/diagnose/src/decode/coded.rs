@@ -43,7 +43,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut worst = decoder.tolerance;
     let mut consumed = Consumed::default();
     // Buffers are read moment by moment, so that only one moment's values of all ranks are in memory.
-    for moment in observed.buffers.chunk_by(Buffer::is_beside) {
+    for moment in observed.buffers.all.chunk_by(Buffer::is_beside) {
         let mut prepared = Vec::new();
         for buffer in moment {
             match decoder.prepare(buffer, &mut before) {
@@ -229,7 +229,7 @@ impl<'a> Decoder<'a> {
         let mut factor = None;
         let tolerance = match (self.spec.script(), buffer.step) {
             (Some(_), Some(step)) => {
-                let left = self.scene.observed.script.left.get(&(step, buffer.rank));
+                let left = self.scene.observed.updates.left.get(&(step, buffer.rank));
                 let largest = left.into_iter().flat_map(|params| params.iter());
                 let largest = largest.map(|it| it.largest).fold(0.0, f64::max);
                 let scale = self.scale(buffer, step, &pieces, &values);
@@ -383,7 +383,7 @@ impl<'a> Decoder<'a> {
         let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
         let covered = if total == 0 { 0.0 } else { decoded as f64 / total as f64 };
         let covered = covered * self.scene.placement.recorded_share(buffer.rank, buffer.layout);
-        let name = |param| self.scene.observed.param_name(param);
+        let name = |param| self.scene.observed.model.param_name(param);
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
     }
 

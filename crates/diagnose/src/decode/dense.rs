@@ -37,7 +37,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     };
     // Buffers with the same elements share a system.
     let mut systems: BTreeMap<(usize, Vec<usize>), Result<System, String>> = BTreeMap::new();
-    for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
+    for buffer in observed.buffers.all.iter().filter(|buffer| is_readable(observed, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
         let factor = match scene.clip(buffer) {
             Clip::By(factor) => factor,
@@ -105,7 +105,7 @@ pub(super) fn elements<'v>(
     buffer: &Buffer<'_>,
     values: &'v [f64],
 ) -> impl Iterator<Item = (usize, f64)> + 'v {
-    let layout = scene.observed.recorded(buffer.rank, buffer.layout);
+    let layout = scene.observed.model.recorded(buffer.rank, buffer.layout);
     fragments(layout.unwrap_or_default(), scene.plan)
         .into_iter()
         .flat_map(|fragment| fragment.flat.zip(fragment.start..))
@@ -122,6 +122,7 @@ pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String
     scene
         .observed
         .buffers
+        .all
         .iter()
         .filter(|buffer| buffer.point == Point::LocalGradient)
         .filter_map(|buffer| Some((buffer.step?, buffer.microbatch?, buffer)))

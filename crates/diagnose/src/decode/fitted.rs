@@ -34,7 +34,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         }
     };
     let mut entries = Entries::new(scene);
-    for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
+    for buffer in observed.buffers.all.iter().filter(|buffer| is_readable(observed, buffer)) {
         let Some(step) = buffer.step else { continue };
         if let Some(rank) = lost_in(scene, &columns, step) {
             decoded.complete = false;
@@ -43,7 +43,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             ));
             continue;
         }
-        let layout = observed.recorded(buffer.rank, buffer.layout).unwrap_or_default();
+        let layout = observed.model.recorded(buffer.rank, buffer.layout).unwrap_or_default();
         let due: usize = layout.iter().map(|segment| segment.len).sum();
         let values = match buffer.payload.values() {
             Ok(values) if values.len() == due => values,
@@ -55,7 +55,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
         };
         let rows = Rows::of(scene, buffer, &values);
-        decoded.complete &= observed.transformed.is_empty();
+        decoded.complete &= observed.script.transformed.is_empty();
         if rows.params.is_empty() {
             continue;
         }
@@ -86,7 +86,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
 /// Returns a rank whose agent was lost before all of its gradients of a step were recorded.
 fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     let spec = scene.observed.spec;
-    let is_lost = |rank: &usize| scene.observed.processes[*rank].outcome == Some(Outcome::Lost);
+    let is_lost =
+        |rank: &usize| scene.observed.processes.ranks[*rank].outcome == Some(Outcome::Lost);
     (0..spec.world_size).filter(is_lost).find(|&rank| {
         let first = step * spec.contributions_per_step() + spec.column(0, rank, 0);
         columns.range(first..first + spec.gradient_accumulation_steps).count()
@@ -174,7 +175,7 @@ impl Rows {
         let condition = fits.iter().map(|fit| fit.system.condition).fold(1.0, f64::max);
         let covered = scene.placement.recorded_share(buffer.rank, buffer.layout);
         let only = fits.len() == 1;
-        let name = |param: &usize| scene.observed.param_name(*param);
+        let name = |param: &usize| scene.observed.model.param_name(*param);
         let readings = fits.iter().map(|fit| Reading {
             params: (!only).then(|| fit.params.iter().map(name).collect()),
             ..fit.reading(expected(scene, buffer, step, fit.usage), factor, covered)

@@ -185,7 +185,7 @@ impl Decoded {
                            microbatches than the others";
             self.refusals.push(refusal.to_owned());
         }
-        for (rank, records) in &scene.observed.lacking {
+        for (rank, records) in &scene.observed.script.lacking {
             let records = amount(usize::try_from(*records).unwrap_or(usize::MAX), "record");
             self.refuse(format!("{records} of rank {rank}: the trace lacks them"));
         }
@@ -197,7 +197,7 @@ impl Decoded {
         }
         for step in spec.recorded_steps() {
             let partial: Vec<usize> = (0..spec.world_size)
-                .filter(|&rank| !scene.observed.skipped(step, rank))
+                .filter(|&rank| !scene.observed.updates.skipped(step, rank))
                 .filter(|&rank| {
                     let wanted = if outcome {
                         scene.placement.wanted_of_model(rank, scene.plan)
@@ -253,7 +253,7 @@ struct Reading {
 fn expected(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
     let spec = scene.observed.spec;
     let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
-    if is_update && scene.observed.skipped(step, buffer.rank) {
+    if is_update && scene.observed.updates.skipped(step, buffer.rank) {
         return vec![0.0; spec.contributions()];
     }
     let microbatch = buffer.microbatch.unwrap_or(spec.gradient_accumulation_steps - 1);

@@ -105,7 +105,7 @@ impl<'a> Expectations<'a> {
             microbatch: buffer.microbatch,
             rank: own.then_some(buffer.rank),
             skipped: [Some(step), step.checked_sub(1)]
-                .map(|step| step.is_some_and(|step| observed.skipped(step, buffer.rank))),
+                .map(|step| step.is_some_and(|step| observed.updates.skipped(step, buffer.rank))),
         };
         let mut shared = self.known.borrow_mut();
         let weights = shared

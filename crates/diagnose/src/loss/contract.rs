@@ -91,7 +91,7 @@ fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
     let factor = term.factor? * copies;
     let ranks = case.observed.replicas() as f64;
     let is = |wanted: f64| (factor / wanted - 1.0).abs() < bounds::SAME_SCALE;
-    let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
+    let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
     let engines: BTreeSet<&str> = engines.map(String::as_str).collect();
     let reduces = ["DDP", "DeepSpeed", "FSDP", "FSDP2"];
     let by = reduces
@@ -116,7 +116,7 @@ fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
 
 /// Describes the clipping of a step on rank 0, one call per entry; empty if nothing was clipped.
 pub fn clipping(case: &Case<'_>, step: usize) -> Vec<String> {
-    let calls = case.observed.script.clipped.get(&(step, 0)).into_iter().flatten();
+    let calls = case.observed.updates.clipped.get(&(step, 0)).into_iter().flatten();
     calls.map(|call| clipping_text(call)).collect()
 }
 

@@ -75,7 +75,8 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     let mut of_turns: BTreeMap<usize, usize> = BTreeMap::new();
     for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
         let of_rank = observed.script.losses.get(&(step, rank)).into_iter().flatten();
-        let is_due = |microbatch| !observed.set_aside.contains_key(&(step, rank, microbatch));
+        let is_due =
+            |microbatch| !observed.script.set_aside.contains_key(&(step, rank, microbatch));
         let due: Vec<_> = of_rank.filter(|loss| is_due(loss.microbatch)).collect();
         let wanted = (0..count).filter(|microbatch| is_due(*microbatch)).count();
         let of_step = observed.script.ended.get(&(step, rank)).copied().unwrap_or(count);

@@ -103,7 +103,7 @@ impl First {
             elements.differing, elements.of, elements.first.0, elements.first.1,
         )];
         for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {
-            let name = observed.param_name(*param);
+            let name = observed.model.param_name(*param);
             facts.push(format!("{name}: {}, from {first} to {last}", amount(*count, "element")));
         }
         if elements.params.len() > SHOWN {

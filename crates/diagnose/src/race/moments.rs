@@ -203,7 +203,7 @@ pub fn elements(
             })),
         }
     };
-    match observed.recorded(rank, layout) {
+    match observed.model.recorded(rank, layout) {
         Some(segments) => {
             let mut start = 0;
             for segment in segments {

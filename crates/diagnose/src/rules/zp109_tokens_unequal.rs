@@ -58,7 +58,7 @@ fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting)
 
 /// True if the script has a trainer that divides by the tokens of the whole step.
 fn means_the_step(case: &Case<'_>) -> bool {
-    let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
+    let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
     let counts_the_step = engines.into_iter().any(|it| it == "num_items_in_batch");
     counts_the_step && case.observed.spec.gradient_accumulation_steps > 1
 }

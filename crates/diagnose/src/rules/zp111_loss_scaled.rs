@@ -213,6 +213,7 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
     let at = own.and_then(|it| it.at.clone()).map_or(String::new(), |at| format!(" at {at}"));
     let engines: Vec<&str> = case
         .observed
+        .script
         .remarks
         .values()
         .flat_map(|it| it.engines.iter())
@@ -249,7 +250,7 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
 
 /// Describes the effect of a common factor under the optimizer in use.
 fn effect(case: &Case<'_>, value: f64) -> Option<String> {
-    let (_, inner) = case.observed.optimizer?;
+    let (_, inner) = case.observed.software.optimizer?;
     let value = multiple_text(value);
     Some(if inner.contains("SGD") {
         format!(

@@ -121,7 +121,7 @@ fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let is_aside =
-        |step, rank, microbatch| observed.set_aside.contains_key(&(step, rank, microbatch));
+        |step, rank, microbatch| observed.script.set_aside.contains_key(&(step, rank, microbatch));
     let goes_again = |(step, rank): (usize, usize), loss: &LossWeighed| {
         loss.again.iter().any(|it| !is_aside(step, rank, *it))
     };

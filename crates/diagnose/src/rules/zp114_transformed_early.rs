@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let ga = observed.spec.gradient_accumulation_steps;
-    let all = observed.transformed.iter();
+    let all = observed.script.transformed.iter();
     let wrong: Vec<(usize, usize)> =
         all.filter(|(_, of)| ga > 1 && of.len() == ga).map(|(moment, _)| *moment).collect();
     if wrong.is_empty() {

@@ -100,7 +100,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports gradients of a script's first step that later steps consumed. They are addresses and not codes.
 fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let left = &case.observed.script.left;
+    let left = &case.observed.updates.left;
     let (&(step, _), _) = left.iter().next()?;
     let mut params: Vec<usize> =
         left.values().flat_map(|params| params.iter().map(|it| it.param)).collect();
@@ -113,7 +113,7 @@ fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let evidence = vec![format!(
         "gradients of step 0 have weight {weight} in what the optimizers consumed in step {step}: they were not cleared"
     )];
-    let all = params.len() == case.observed.params.iter().filter(|it| it.trainable).count();
+    let all = params.len() == case.observed.model.params.iter().filter(|it| it.trainable).count();
     let params = if all { Extent::All } else { params.into_iter().collect() };
     let scope = Scope { steps: [step].into_iter().collect(), params, ..Scope::default() };
     let finding = Finding { evidence, ..rule.finding(message) };
@@ -155,12 +155,12 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
         _ => Extent::All,
     };
     let numbers = |names: &Vec<String>| -> Option<Extent<usize>> {
-        names.iter().map(|name| case.observed.param_number(name)).collect()
+        names.iter().map(|name| case.observed.model.param_number(name)).collect()
     };
     let params = deviation.params.as_ref().and_then(numbers).unwrap_or_default();
     let runs = deviation.elements.iter();
     let runs: Vec<(usize, [usize; 2])> = runs
-        .filter_map(|it| Some((case.observed.param_number(&it.param)?, [it.first, it.end])))
+        .filter_map(|it| Some((case.observed.model.param_number(&it.param)?, [it.first, it.end])))
         .collect();
     let elements = if runs.is_empty() { Extent::All } else { runs.into_iter().collect() };
     let holders = deviation.owners.iter().copied().collect();
@@ -359,7 +359,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     {
         return clipped.clone();
     }
-    let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
+    let scale = case.observed.updates.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = case.observed.replicas() as f64;
     let ga = spec.gradient_accumulation_steps as f64;

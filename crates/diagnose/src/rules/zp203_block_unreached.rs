@@ -52,7 +52,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     };
     let message = format!("{} {verbs}: {why}", abridged(&names));
     let param_names: Vec<String> =
-        of.iter().map(|param| case.observed.param_name(*param)).collect();
+        of.iter().map(|param| case.observed.model.param_name(*param)).collect();
     let finding = Finding {
         param: if let [only] = &param_names[..] { Some(only.clone()) } else { None },
         evidence: vec![

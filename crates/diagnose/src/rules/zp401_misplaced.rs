@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let is_script = spec.script().is_some();
     let replicas = spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas);
     let counts = |param: usize| {
-        let all = (0..spec.world_size).filter(|rank| case.observed.has(*rank, param)).count();
+        let all = (0..spec.world_size).filter(|rank| case.observed.model.has(*rank, param)).count();
         [1, all, replicas]
     };
     // A script may have groups of ranks that hold the same elements.
@@ -68,7 +68,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Describes tensors in a script's optimizers that forward does not use; `None` if there are none.
 fn strays(case: &Case<'_>) -> Option<String> {
-    let strays = case.observed.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
+    let strays =
+        case.observed.script.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
     Some(format!(
         "optimizers hold {} that no forward uses: parameters that were handed over before the model was sharded, copied \
          or moved, or before its first forward",
@@ -84,7 +85,7 @@ fn is_once(span: &Span) -> bool {
 fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
     let elements: usize = spans.iter().map(|span| span.flat.len()).sum();
     let mut names: Vec<String> =
-        spans.iter().map(|span| case.observed.param_name(span.param)).collect();
+        spans.iter().map(|span| case.observed.model.param_name(span.param)).collect();
     names.dedup();
     let mut finding = rule.finding(format!("{who} {elements} elements of {}", abridged(&names)));
     if let [name] = &names[..] {
@@ -96,7 +97,7 @@ fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
             let first = span.flat.start - case.plan.params()[span.param].offset;
             format!(
                 "{}, elements {first} to {}: held by {}",
-                case.observed.param_name(span.param),
+                case.observed.model.param_name(span.param),
                 first + span.flat.len() - 1,
                 counted("rank", &span.owners),
             )

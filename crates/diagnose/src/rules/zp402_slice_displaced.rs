@@ -102,7 +102,7 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
             || "nothing".to_owned(),
             |param| {
                 let offset = element - case.plan.params()[param].offset;
-                format!("{}[{offset}]", case.observed.param_name(param))
+                format!("{}[{offset}]", case.observed.model.param_name(param))
             },
         )
     };

@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let mut infinite = case.observed.buffers.iter().filter_map(|buffer| {
+    let mut infinite = case.observed.buffers.all.iter().filter_map(|buffer| {
         let names = not_finite(case, buffer)?;
         Some((buffer, names))
     });
@@ -100,7 +100,7 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         .filter(|part| {
             values[part.start..][..part.flat.len()].iter().any(|value| !value.is_finite())
         })
-        .map(|part| case.observed.param_name(part.param))
+        .map(|part| case.observed.model.param_name(part.param))
         .collect();
     names.dedup();
     // The norm also covers elements between the samples, but a NaN in poisoned padding would look the same.

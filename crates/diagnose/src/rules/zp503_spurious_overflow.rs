@@ -22,7 +22,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut steps = Vec::new();
     let mut ranks = Vec::new();
     for step in observed.spec.recorded_steps() {
-        let skipped = (0..observed.spec.world_size).filter(|&rank| observed.skipped(step, rank));
+        let skipped =
+            (0..observed.spec.world_size).filter(|&rank| observed.updates.skipped(step, rank));
         let skipped: Vec<usize> = skipped.collect();
         if skipped.is_empty() || reason(observed, &case.plan, step).is_some() {
             continue;
@@ -42,7 +43,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         counted("step", &steps),
     ));
     let first = steps[0];
-    let scale = |rank: usize| observed.scaled.get(&(first, rank)).map(|scaled| scaled.scale);
+    let scale =
+        |rank: usize| observed.updates.scaled.get(&(first, rank)).map(|scaled| scaled.scale);
     let scales =
         ranks.iter().filter_map(|&rank| Some((rank, format!("loss scale {}", scale(rank)?))));
     finding.evidence.extend(by_rank(scales));

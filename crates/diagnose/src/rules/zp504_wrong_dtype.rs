@@ -56,7 +56,7 @@ fn by_rounding(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
 fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let asked = case.observed.spec.comm_dtype?;
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-    for collective in case.observed.processes.iter().flat_map(|process| &process.collectives) {
+    for collective in case.observed.exchanges.entered.iter().flatten() {
         let is_narrow = |name: &str| {
             Dtype::ALL.iter().any(|dtype| dtype.name() == name && dtype.is_narrower_than(asked))
         };
@@ -76,7 +76,7 @@ fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
 
 fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let asked = case.observed.spec.grad_accum_dtype;
-    let buffer = case.observed.buffers.iter().find(|buffer| {
+    let buffer = case.observed.buffers.all.iter().find(|buffer| {
         matches!(buffer.point, Point::Accumulator | Point::Reduced)
             && buffer.payload.dtype.is_narrower_than(asked)
     })?;

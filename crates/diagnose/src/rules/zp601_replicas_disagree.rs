@@ -38,13 +38,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports the first moment at which ranks of a script have different values of a parameter.
 fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let moments = case.observed.script.digests.keys().map(|(step, _)| *step);
+    let moments = case.observed.updates.digests.keys().map(|(step, _)| *step);
     let moments: BTreeSet<Option<usize>> = moments.collect();
     let (after, params) = moments
         .into_iter()
         .map(|after| (after, unlike(&case.observed, after)))
         .find(|(_, params)| !params.is_empty())?;
-    let names: Vec<String> = params.iter().map(|param| case.observed.param_name(*param)).collect();
+    let names: Vec<String> =
+        params.iter().map(|param| case.observed.model.param_name(*param)).collect();
     let names = abridged(&names);
     let finding = match after {
         None => rule.finding(format!(
@@ -97,9 +98,9 @@ fn disagreement<'a>(
     let mut first_of: BTreeMap<(Option<usize>, Option<usize>, usize), &Buffer<'_>> =
         BTreeMap::new();
     let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
-    for buffer in case.observed.at(point, step) {
+    for buffer in case.observed.buffers.at(point, step) {
         let replica = match buffer.layout {
-            LayoutName::Full => case.observed.first_with_same_params(buffer.rank),
+            LayoutName::Full => case.observed.model.first_with_same_params(buffer.rank),
             LayoutName::Partition => match case.placement.first_replica(buffer.rank) {
                 None => continue,
                 first => first,

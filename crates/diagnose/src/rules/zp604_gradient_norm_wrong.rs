@@ -1,7 +1,7 @@
 //! ZP604: the global norm that the engine computed is not the norm of the gradient.
 
 use crate::case::Case;
-use crate::observed::Norm;
+use crate::observed::ReportedNorm;
 use crate::overflow::{Decision, decision};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
@@ -47,7 +47,7 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let mut finding: Option<Finding> = None;
     let mut ranks = Vec::new();
     for (rank, reported) in of_step(case, step) {
-        let input = observed.of_rank(rank, Point::OptimizerInput, step).next();
+        let input = observed.buffers.of_rank(rank, Point::OptimizerInput, step).next();
         let dtype = input.map_or(observed.spec.dtype, |input| input.payload.dtype);
         // DeepSpeed computes the norm of the gradients before it copies them to a wider dtype.
         let narrow =
@@ -121,8 +121,8 @@ fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
 }
 
 /// Iterates over the norms that ranks reported in a step.
-fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a Norm)> {
-    let norms = case.observed.norms.range((step, 0)..=(step, usize::MAX));
+fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a ReportedNorm)> {
+    let norms = case.observed.updates.norms.range((step, 0)..=(step, usize::MAX));
     let taken = move |rank: &usize| {
         decision(&case.observed, &case.plan, step, *rank) != Some(Decision::Skipped)
     };

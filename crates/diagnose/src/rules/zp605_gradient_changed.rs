@@ -51,7 +51,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         evidence: vec![format!("on {}", counted("rank", &ranks))],
         ..rule.finding(message)
     };
-    let numbers = params.iter().map(|name| case.observed.param_number(name));
+    let numbers = params.iter().map(|name| case.observed.model.param_number(name));
     let scope = Scope {
         steps: [step].into_iter().collect(),
         holders: ranks.into_iter().collect(),

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let Some((sequence, announced)) = case.observed.mismatches.first_key_value() else {
+    let Some((sequence, announced)) = case.observed.exchanges.mismatches.first_key_value() else {
         return Vec::new();
     };
     let mut finding = rule.finding(format!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::case::Case;
-use crate::observed::{Process, TimedOut};
+use crate::observed::{RankProcess, TimedOut};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use crate::stacks::{Place, told};
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.timed_out else {
+    let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.processes.timed_out else {
         return Vec::new();
     };
     let waits = |rank: usize| waiting.iter().any(|waiting| waiting.rank == rank);
@@ -68,7 +68,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         Some(told_stopped(&stopped, &places))
     };
     let mut message = match told_places {
-        Some(at) if case.observed.processes.iter().all(|it| it.last.is_none()) => format!(
+        Some(at) if case.observed.processes.ranks.iter().all(|it| it.last.is_none()) => format!(
             "hung before the first backward: {at}: no event for {timeout_s} s (raise --timeout if the \
              script takes longer to load)"
         ),
@@ -92,7 +92,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if let [rank] = ranks[..] {
         finding.rank = Some(rank);
     }
-    let process = |rank: usize| -> &Process<'_> { &case.observed.processes[rank] };
+    let process = |rank: usize| -> &RankProcess<'_> { &case.observed.processes.ranks[rank] };
     for &rank in &ranks {
         if let Some(Event::PhaseEntered { step, microbatch, .. }) = process(rank).last_phase {
             finding.step = Some(*step);
@@ -117,7 +117,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
-    case.observed.processes[rank].is_stopped
+    case.observed.processes.ranks[rank].is_stopped
 }
 
 /// Describes the stopped ranks, and the places of the others.
@@ -131,7 +131,7 @@ fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
 
 /// Returns the places of ranks in their programs, if their stacks were recorded.
 fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
-    let place = |rank: usize| Some((rank, Place::of(&case.observed.processes[rank])?));
+    let place = |rank: usize| Some((rank, Place::of(&case.observed.processes.ranks[rank])?));
     ranks.iter().filter_map(|rank| place(*rank)).collect()
 }
 
@@ -170,7 +170,7 @@ fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<
 
 /// Returns the meeting in which all unfinished ranks hang, if there are at least two such ranks.
 fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meeting> {
-    let at_work = case.observed.processes.iter().filter(|process| !process.finished).count();
+    let at_work = case.observed.processes.ranks.iter().filter(|process| !process.finished).count();
     let meeting = hung.first().and_then(|(_, meeting)| *meeting)?;
     let alike = hung.iter().all(|(_, other)| *other == Some(meeting));
     (alike && hung.len() >= 2 && hung.len() == at_work).then_some(meeting)

@@ -18,6 +18,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     case.observed
+        .processes
         .broken
         .iter()
         .map(|broken| {

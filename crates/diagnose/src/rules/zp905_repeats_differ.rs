@@ -35,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     finding.step = moment.step;
     finding.microbatch = moment.microbatch();
     finding.rank = (first.ranks.len() == 1).then_some(moment.rank);
-    finding.param = first.only_param().map(|param| case.observed.param_name(param));
+    finding.param = first.only_param().map(|param| case.observed.model.param_name(param));
     finding.bucket = first.only_param().and_then(|param| bucket(case, first, param));
     finding.evidence.push(format!("unlike repeat 0: {}", counted("repeat", &first.repeats)));
     if first.ranks.len() > 1 {
@@ -52,7 +52,7 @@ fn bucket(case: &Case<'_>, first: &First, param: usize) -> Option<usize> {
     let moment = &first.moment;
     let reduced = [Point::Reduced, Point::BeforeStep, Point::OptimizerInput];
     let is_behind = reduced.iter().any(|point| moment.what == What::Gradient(*point));
-    let mut flushes = case.observed.flushes.iter().filter(|flush| {
+    let mut flushes = case.observed.hooks.flushes.iter().filter(|flush| {
         is_behind && Some(flush.step) == moment.step && flush.params.contains(&param)
     });
     let flush = flushes.next()?;
