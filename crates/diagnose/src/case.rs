@@ -2,11 +2,11 @@
 
 use crate::decode::Decoded;
 use crate::deviation::Deviation;
-use crate::missing::Missing;
-use crate::norm::Norms;
+use crate::missing::UnseenElements;
+use crate::norm::PlannedNorms;
 use crate::observed::Observed;
-use crate::placement::Placement;
-use crate::race::First;
+use crate::placement::ModelPlacement;
+use crate::race::FirstDifference;
 use zprobe_model::spec::Plan;
 
 /// All facts that a rule may look at.
@@ -16,11 +16,11 @@ pub struct Case<'a> {
     /// The plan of where every gradient should have gone.
     pub plan: Plan,
     /// The placement of the parameters on the ranks.
-    pub placement: Placement,
+    pub placement: ModelPlacement,
     /// The elements that were not seen in any rank's optimizer.
-    pub missing: Missing,
+    pub missing: UnseenElements,
     /// The norms that the gradients must have.
-    pub norms: Norms,
+    pub norms: PlannedNorms,
     /// The contribution weights that were read from the buffers.
     pub decoded: Decoded,
     /// The deviations of the optimizer's input from the plan.
@@ -28,5 +28,5 @@ pub struct Case<'a> {
     /// True if the ranks of a script train separately, as in local SGD, so that their gradients need not be averaged.
     pub is_apart: bool,
     /// The first moment at which repeats of this run differ from it; `None` if they agree or there are no repeats.
-    pub repeats: Option<&'a First>,
+    pub repeats: Option<&'a FirstDifference>,
 }

@@ -180,7 +180,7 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
             "the loss: its terms were not read, so that weights are those of the gradients after the loss"
                 .to_owned(),
         );
-    } else if terms().any(|term| scale::judge(case, term) == scale::Sum::Unknown) {
+    } else if terms().any(|term| scale::judge(case, term) == scale::SumVerdict::Unknown) {
         missing.push("the scale of a term of the loss that a custom function computes".to_owned());
     } else if terms().filter_map(|term| law::read(spec, term)).any(|it| it.law == law::Law::Own) {
         missing.push("the law of a loss whose elements the script weighs itself".to_owned());

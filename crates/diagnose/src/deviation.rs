@@ -34,7 +34,7 @@ pub struct Deviation {
     /// The weights on the first owner, shown as evidence.
     pub example: Contribution,
     /// The first place on the journey at which the deviation shows.
-    pub first: Place,
+    pub first: JourneyPlace,
 }
 
 /// A named shape of wrong weights.
@@ -64,7 +64,7 @@ pub enum Pattern {
     Scaled(f64),
     /// A part of every gradient is missing. Gradients have two parts in the shapes that go through backward in two
     /// places.
-    PartLost(Part),
+    PartLost(GradientPart),
     /// All gradients of one microbatch have the same weight, but microbatches differ. Holds the weight of each
     /// microbatch.
     ByMicrobatch(Vec<f64>),
@@ -84,7 +84,7 @@ pub enum Pattern {
 /// One part of a gradient that goes through backward in two places: the first adds twice the gradient, and the second
 /// subtracts the gradient once (see [`zprobe_model::spec::Workload`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum GradientPart {
     /// The part that goes through the engine's forward.
     Forward,
     /// The part outside of the engine's forward.
@@ -93,7 +93,7 @@ pub enum Part {
     FirstBackward,
 }
 
-impl Part {
+impl GradientPart {
     /// The weight of a gradient that lacks its first part.
     const WITHOUT_FIRST: f64 = -1.0;
     /// The weight of a gradient that lacks its second part.
@@ -192,7 +192,7 @@ impl Pattern {
 
 /// A place on the journey of a step's gradient.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct JourneyPlace {
     /// The index of the optimizer step.
     pub step: usize,
     /// The microbatch; `None` for points after the accumulation.
@@ -203,7 +203,7 @@ pub struct Place {
     pub rank: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for JourneyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {}", self.step)?;
         if let Some(microbatch) = self.microbatch {
@@ -492,7 +492,9 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     let first = gradients.first().map_or(0.0, |&(_, _, weight)| weight);
     let slack = entry.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation);
     let uniform = gradients.iter().all(|(_, _, weight)| (weight - first).abs() <= slack);
-    if uniform && let Some(part) = Part::lost(observed, entry.params.as_deref(), |it| is(first, it))
+    if uniform
+        && let Some(part) =
+            GradientPart::lost(observed, entry.params.as_deref(), |it| is(first, it))
     {
         return Some(Pattern::PartLost(part));
     }
@@ -606,7 +608,7 @@ fn reduced_without_boundary(decoded: &Decoded, entry: &Contribution) -> bool {
 
 /// Returns the first buffer of the step, in recording order, that is not as planned. Buffers of the entry's own rank
 /// come first; otherwise the entry itself counts.
-fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> Place {
+fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> JourneyPlace {
     let departed = |c: &&Contribution| c.step == step && !c.as_planned;
     let first = decoded
         .contributions
@@ -614,5 +616,5 @@ fn first_departure(decoded: &Decoded, step: usize, entry: &Contribution) -> Plac
         .filter(departed)
         .find(|c| c.is_of(entry.rank))
         .unwrap_or(entry);
-    Place { step, microbatch: first.microbatch, point: first.point, rank: entry.rank }
+    JourneyPlace { step, microbatch: first.microbatch, point: first.point, rank: entry.rank }
 }

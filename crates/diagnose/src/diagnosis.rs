@@ -6,11 +6,11 @@ use zprobe_zoo::name_known_bugs;
 
 use crate::case::Case;
 use crate::decode::{self, Scene};
-use crate::missing::Missing;
-use crate::norm::Norms;
+use crate::missing::UnseenElements;
+use crate::norm::PlannedNorms;
 use crate::observed::Observed;
-use crate::placement::Placement;
-use crate::race::First;
+use crate::placement::ModelPlacement;
+use crate::race::FirstDifference;
 use crate::rules::{self, RULES};
 use crate::{causes, coverage, deviation, journey, loss, remarks, replicas, steps, summary};
 
@@ -20,12 +20,12 @@ pub fn diagnose(trace: &Trace) -> Report {
 }
 
 /// Diagnoses a recorded run, given the first difference from its repeats, if there is one.
-pub fn examine(trace: &Trace, repeats: Option<&First>) -> Report {
+pub fn examine(trace: &Trace, repeats: Option<&FirstDifference>) -> Report {
     let observed = Observed::new(trace);
     let plan = observed.plan();
-    let placement = Placement::new(&observed, &plan);
-    let norms = Norms::new(&observed, &plan);
-    let missing = Missing::new(&observed, &placement, &plan);
+    let placement = ModelPlacement::new(&observed, &plan);
+    let norms = PlannedNorms::new(&observed, &plan);
+    let missing = UnseenElements::new(&observed, &placement, &plan);
     let scene = Scene {
         observed: &observed,
         plan: &plan,

@@ -11,7 +11,7 @@ use zprobe_report::words::abridged;
 
 /// A group of backwards whose hooks misfired for overlapping sets of parameters.
 #[derive(Default)]
-pub struct Group<'a> {
+pub struct MisfireGroup<'a> {
     /// The backwards in order, each with the parameters whose hooks misfired.
     backwards: Vec<(&'a BackwardAt, &'a Backward<'a>, Vec<usize>)>,
     /// The union of these parameters over all backwards of the group.
@@ -20,8 +20,11 @@ pub struct Group<'a> {
 
 /// Groups all backwards for which `odd` returns parameters, in order. Two independent bugs of different parameters
 /// get a group each.
-pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group<'a>> = Vec::new();
+pub fn groups<'a>(
+    case: &'a Case<'_>,
+    odd: impl Fn(&Backward<'a>) -> Vec<usize>,
+) -> Vec<MisfireGroup<'a>> {
+    let mut groups: Vec<MisfireGroup<'a>> = Vec::new();
     for (at, backward) in &case.observed.hooks.backwards {
         let params = odd(backward);
         if params.is_empty() {
@@ -30,7 +33,7 @@ pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>)
         let own: BTreeSet<usize> = params.iter().copied().collect();
         let (common, apart): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| !group.params.is_disjoint(&own));
-        let mut joined = Group::default();
+        let mut joined = MisfireGroup::default();
         for group in common {
             joined.params.extend(group.params);
             joined.backwards.extend(group.backwards);
@@ -45,7 +48,7 @@ pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>)
     groups
 }
 
-impl<'a> Group<'a> {
+impl<'a> MisfireGroup<'a> {
     /// Returns the first backward, with the parameters whose hooks misfired in it.
     pub fn first(&self) -> Option<(&'a Backward<'a>, &[usize])> {
         self.backwards.first().map(|(_, backward, params)| (*backward, &params[..]))

@@ -14,9 +14,9 @@ use crate::observed::{Buffer, Observed};
 ///
 /// All ranks reach the same moments in the same order, but a rank that ended early lacks the last ones.
 pub fn stations(case: &Case<'_>) -> Vec<Station> {
-    let mut read: BTreeMap<Moment, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
+    let mut read: BTreeMap<StationKey, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
     for entry in &case.decoded.contributions {
-        let (ranks, departed) = read.entry(Moment::of(entry)).or_default();
+        let (ranks, departed) = read.entry(StationKey::of(entry)).or_default();
         ranks.extend(entry.ranks());
         if !entry.as_planned {
             departed.extend(entry.ranks());
@@ -26,7 +26,7 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
         .into_iter()
         .filter_map(|moment| {
             let (ranks, departed) = read.remove(&moment)?;
-            let Moment { step, microbatch, point } = moment;
+            let StationKey { step, microbatch, point } = moment;
             let departed = departed.into_iter().collect();
             Some(Station { step, microbatch, point, ranks: ranks.len(), departed })
         })
@@ -127,8 +127,9 @@ fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
 
 /// Returns the parameters that are not as planned at a station; `None` stands for all that no other entry names.
 fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
-    let is_here =
-        |entry: &&Contribution| Moment::of(entry) == Moment::at(station) && !entry.as_planned;
+    let is_here = |entry: &&Contribution| {
+        StationKey::of(entry) == StationKey::at(station) && !entry.as_planned
+    };
     let mut params = Vec::new();
     for entry in case.decoded.contributions.iter().filter(is_here) {
         for param in entry.params.as_ref()? {
@@ -140,13 +141,13 @@ fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
 
 /// A point of a step, or of one of the microbatches of the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Moment {
+struct StationKey {
     step: usize,
     microbatch: Option<usize>,
     point: Point,
 }
 
-impl Moment {
+impl StationKey {
     fn of(entry: &Contribution) -> Self {
         Self { step: entry.step, microbatch: entry.microbatch, point: entry.point }
     }
@@ -157,7 +158,7 @@ impl Moment {
 }
 
 /// Returns the moments of the rank that recorded most of them, in its order.
-fn moments(observed: &Observed<'_>) -> Vec<Moment> {
+fn moments(observed: &Observed<'_>) -> Vec<StationKey> {
     let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
     for buffer in observed.buffers.all.iter().filter(|buffer| buffer.step.is_some()) {
         of_ranks.entry(buffer.rank).or_default().push(buffer);
@@ -166,7 +167,7 @@ fn moments(observed: &Observed<'_>) -> Vec<Moment> {
     let mut moments = Vec::new();
     for Buffer { step, microbatch, point, .. } in longest {
         let moment =
-            Moment { step: step.unwrap_or_default(), microbatch: *microbatch, point: *point };
+            StationKey { step: step.unwrap_or_default(), microbatch: *microbatch, point: *point };
         push_new(&mut moments, moment);
     }
     moments

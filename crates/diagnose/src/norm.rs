@@ -15,13 +15,13 @@ use crate::observed::Observed;
 const CLIP_EPSILON: f64 = 1e-6;
 
 /// The norms that the averaged gradients of a run must have, by step. Only coded data have known norms.
-pub struct Norms {
+pub struct PlannedNorms {
     by_step: BTreeMap<usize, f64>,
     /// The number of elements that every norm covers.
     elements: usize,
 }
 
-impl Norms {
+impl PlannedNorms {
     /// Computes the planned norms. A step with an infinite gradient has none.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let spec = observed.spec;
@@ -79,7 +79,7 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
 
 /// The factor by which clipping multiplies a gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Clip {
+pub enum Clipping {
     /// No factor: the norm is within the limit, or there is no limit.
     No,
     /// A factor below 1.
@@ -90,22 +90,24 @@ pub enum Clip {
     Unbounded,
 }
 
-impl Clip {
+impl Clipping {
     /// Returns the clipping that a rank's engine had to apply in a step, according to the norm that the engine
     /// computed. ZP604 judges whether that norm is right.
-    pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
+    pub fn of(observed: &Observed<'_>, norms: &PlannedNorms, step: usize, rank: usize) -> Self {
         let reported = observed.updates.norms.get(&(step, rank));
         let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
         if limit <= 0.0 {
-            return Clip::No;
+            return Clipping::No;
         }
         let right = norms.of(step);
         let scale = observed.updates.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
         let used = |norm| right.map_or(norm, |right| without_scale(norm, scale, right));
         match reported.map_or(right, |reported| reported.norm.map(used)) {
-            Some(norm) if norm + CLIP_EPSILON > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
-            Some(_) => Clip::No,
-            None => Clip::Unbounded,
+            Some(norm) if norm + CLIP_EPSILON > limit => {
+                Clipping::By(limit / (norm + CLIP_EPSILON))
+            }
+            Some(_) => Clipping::No,
+            None => Clipping::Unbounded,
         }
     }
 }

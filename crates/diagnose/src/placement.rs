@@ -26,7 +26,7 @@ pub struct Fragment {
 
 /// Consecutive elements of one parameter that the same ranks hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct OwnedSpan {
     /// The index of the parameter.
     pub param: usize,
     /// The elements of the span, as indices of the flat order.
@@ -36,16 +36,16 @@ pub struct Span {
 }
 
 /// The placement of the model on the ranks.
-pub struct Placement {
+pub struct ModelPlacement {
     /// The fragments of each rank; `None` for a rank that never described its partition.
     partitions: Vec<Option<Vec<Fragment>>>,
     /// The samples of recorded buffers, by rank and layout, for buffers that were not recorded in full.
-    samples: BTreeMap<(usize, LayoutName), Samples>,
+    samples: BTreeMap<(usize, LayoutName), LayoutSamples>,
     /// The indices of the flat order at which a partition of some rank is cut.
     cuts: BTreeSet<usize>,
 }
 
-impl Placement {
+impl ModelPlacement {
     /// Reads the layouts of the partitions.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let partitions: Vec<Option<Vec<Fragment>>> = (0..observed.spec.world_size)
@@ -69,7 +69,7 @@ impl Placement {
         let samples = observed.model.samples.iter().map(|(&place, segments)| {
             let whole = observed.model.layouts.get(&place).copied().unwrap_or_default();
             let (samples, whole) = (fragments(segments, plan), fragments(whole, plan));
-            (place, Samples::new(&samples, &whole, plan, has_ends))
+            (place, LayoutSamples::new(&samples, &whole, plan, has_ends))
         });
         Self { partitions, cuts, samples: samples.collect() }
     }
@@ -149,7 +149,7 @@ impl Placement {
     }
 
     /// Returns all trainable parameters, cut so that each span has the same owners throughout.
-    pub fn spans(&self, plan: &Plan) -> Vec<Span> {
+    pub fn spans(&self, plan: &Plan) -> Vec<OwnedSpan> {
         // Fragments of all ranks, sorted by start, so that each part is compared only with fragments that can hold
         // it.
         let mut held: Vec<(&Fragment, usize)> = Vec::new();
@@ -174,7 +174,7 @@ impl Placement {
                 let mut owners: Vec<usize> =
                     open.iter().filter(holds).map(|(_, rank)| *rank).collect();
                 owners.sort_unstable();
-                spans.push(Span { param, flat, owners });
+                spans.push(OwnedSpan { param, flat, owners });
             }
         }
         spans
@@ -182,14 +182,14 @@ impl Placement {
 }
 
 /// The samples recorded of all buffers of one layout.
-struct Samples {
+struct LayoutSamples {
     /// The share of the elements that is sampled.
     share: f64,
     /// The number of sampled trainable elements; `None` if the first or last element of a piece is not sampled.
     wanted: Option<usize>,
 }
 
-impl Samples {
+impl LayoutSamples {
     /// Creates the samples of a layout. With `with_ends`, samples must include the first and last element of every
     /// piece.
     fn new(samples: &[Fragment], whole: &[Fragment], plan: &Plan, with_ends: bool) -> Self {

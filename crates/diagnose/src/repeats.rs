@@ -7,23 +7,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnosis::{diagnose, examine};
 use crate::observed::Observed;
-use crate::race::{Difference, First, Moment, difference, moments};
+use crate::race::{FirstDifference, Moment, ValueDifference, difference, moments};
 use crate::rules;
 use zprobe_model::trace::Trace;
 use zprobe_report::words::{amount, counted};
-use zprobe_report::{
-    Consequence, Finding, RepeatDifference, Repeats as Summary, Report, Severity, Verdict,
-};
+use zprobe_report::{Consequence, Finding, RepeatDifference, Repeats, Report, Severity, Verdict};
 
 /// The comparison of the repeats of a run, to which repeats are added one after the other.
-pub struct Repeats {
+pub struct RepeatComparison {
     first: Trace,
     /// The number of repeats that reached each moment.
     seen: BTreeMap<Moment, usize>,
     /// The numbers of the repeats that differ from the first one, by moment.
     differing: BTreeMap<Moment, Vec<usize>>,
     /// The difference at the first moment at which each repeat differs.
-    how: BTreeMap<Moment, Difference>,
+    how: BTreeMap<Moment, ValueDifference>,
     /// The verdict on each repeat. `findings` has the findings of each repeat, and `shown` the worst report with the
     /// number of its repeat.
     verdicts: Vec<Verdict>,
@@ -31,7 +29,7 @@ pub struct Repeats {
     shown: (usize, Report),
 }
 
-impl Repeats {
+impl RepeatComparison {
     /// Starts the comparison with repeat 0.
     pub fn new(first: Trace) -> Self {
         let report = diagnose(&first);
@@ -65,7 +63,7 @@ impl Repeats {
         let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
         let both_finished = observed.processes.all_finished() && other.processes.all_finished();
         let mut is_first = true;
-        let mut note = |moment: Moment, how: Difference| {
+        let mut note = |moment: Moment, how: ValueDifference| {
             self.differing.entry(moment).or_default().push(number);
             if std::mem::take(&mut is_first) {
                 self.how.entry(moment).or_insert(how);
@@ -82,7 +80,7 @@ impl Repeats {
                 }
                 (one, _) if both_finished => {
                     *self.seen.entry(moment).or_default() += usize::from(one.is_none());
-                    note(moment, Difference::Absent { here: one.is_none() });
+                    note(moment, ValueDifference::Absent { here: one.is_none() });
                 }
                 _ => {}
             }
@@ -90,13 +88,13 @@ impl Repeats {
     }
 
     /// Returns the first moment at which repeats differ, if there is one.
-    fn earliest(&self) -> Option<First> {
+    fn earliest(&self) -> Option<FirstDifference> {
         let (&moment, of_rank) = self.differing.first_key_value()?;
         let beside = self.differing.range(moment..).take_while(|(it, _)| it.is_beside(&moment));
         let (ranks, repeats): (Vec<usize>, Vec<&Vec<usize>>) =
             beside.map(|(it, repeats)| (it.rank, repeats)).unzip();
         let repeats: BTreeSet<usize> = repeats.into_iter().flatten().copied().collect();
-        Some(First {
+        Some(FirstDifference {
             moment,
             repeats: repeats.into_iter().collect(),
             // The first repeat that differs at this moment does not differ before.
@@ -106,7 +104,7 @@ impl Repeats {
                 .how
                 .get(&moment)
                 .cloned()
-                .unwrap_or(Difference::Absent { here: false }),
+                .unwrap_or(ValueDifference::Absent { here: false }),
             later: (self.differing.len() - ranks.len(), self.seen.len()),
             ranks,
         })
@@ -142,7 +140,7 @@ impl Repeats {
             what: moment.what.describe().to_owned(),
             repeats: repeats.clone(),
         });
-        report.repeats = Some(Summary {
+        report.repeats = Some(Repeats {
             shown,
             compared: self.seen.len(),
             differences: differences.collect(),

@@ -23,7 +23,7 @@ const MEETINGS: [(&str, &str); 8] = [
 
 /// The place of a rank in its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StackPlace {
     /// The name of the call in which the rank waits, or may wait, for other ranks.
     pub meeting: Option<String>,
     /// The innermost frame of the user's own code.
@@ -32,7 +32,7 @@ pub struct Place {
     pub innermost: String,
 }
 
-impl Place {
+impl StackPlace {
     /// Returns the place of a process's main thread; `None` if its stacks were not recorded.
     pub fn of(process: &RankProcess<'_>) -> Option<Self> {
         let frames = *process.stacks.get(&0)?;
@@ -83,8 +83,8 @@ fn meeting(frames: &[Frame]) -> Option<String> {
 }
 
 /// Describes the places of ranks; ranks at the same place share a clause.
-pub fn told(places: &[(usize, Place)]) -> String {
-    let mut groups: Vec<(&Place, Vec<usize>)> = Vec::new();
+pub fn told(places: &[(usize, StackPlace)]) -> String {
+    let mut groups: Vec<(&StackPlace, Vec<usize>)> = Vec::new();
     for (rank, place) in places {
         match groups.iter_mut().find(|(known, _)| *known == place) {
             Some((_, ranks)) => ranks.push(*rank),

@@ -13,19 +13,19 @@ use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT, Usage};
 use zprobe_model::trace::{LayoutName, Point};
 
-use super::cut::{Cut, cut, differing};
+use super::cut::{PieceCut, cut, differing};
 use super::entries::Entries;
-use super::groups::{Groups, Place, whole};
-use super::hypotheses::{Slip, slips};
-use super::scale::Scale;
-use super::short::{Explanation, Held};
+use super::groups::{PieceGroups, PiecePlace, whole};
+use super::hypotheses::{WeightSlip, slips};
+use super::scale::CommonScale;
+use super::short::{BestWeights, ElementSet};
 use super::together;
-use super::weights::{Expectations, Known, Weights};
+use super::weights::{ColumnWeights, Expectations, KnownWeights};
 use super::windows::{Window, windows};
 use super::{Decoded, Factor, Reading, Scene, is_readable};
 use crate::bounds;
 use crate::infinity;
-use crate::norm::Clip;
+use crate::norm::Clipping;
 use crate::observed::Buffer;
 use crate::placement::Fragment;
 
@@ -113,9 +113,9 @@ impl Prepared<'_> {
 pub(super) struct Together<'a> {
     decoder: &'a Decoder<'a>,
     moment: &'a [Prepared<'a>],
-    found: OnceCell<Vec<Rc<Weights>>>,
+    found: OnceCell<Vec<Rc<ColumnWeights>>>,
     /// The weights that the partitions held together at earlier moments of the step.
-    pub earlier: &'a [Rc<Weights>],
+    pub earlier: &'a [Rc<ColumnWeights>],
 }
 
 /// The weights that the partitions of all ranks held together at the moments of a step so far. They help to read the
@@ -123,12 +123,12 @@ pub(super) struct Together<'a> {
 #[derive(Default)]
 struct Consumed {
     step: Option<usize>,
-    weights: Vec<Rc<Weights>>,
+    weights: Vec<Rc<ColumnWeights>>,
 }
 
 impl Consumed {
     /// Returns the known weights of a step, and forgets those of any other step.
-    fn before(&mut self, step: Option<usize>) -> &[Rc<Weights>] {
+    fn before(&mut self, step: Option<usize>) -> &[Rc<ColumnWeights>] {
         if self.step != step {
             *self = Self { step, weights: Vec::new() };
         }
@@ -137,7 +137,7 @@ impl Consumed {
 }
 
 impl Together<'_> {
-    pub fn candidates(&self) -> &[Rc<Weights>] {
+    pub fn candidates(&self) -> &[Rc<ColumnWeights>] {
         let Decoder { spec, plan, code, .. } = self.decoder;
         self.found.get_or_init(|| together::candidates(spec, plan, code, self.moment))
     }
@@ -150,7 +150,7 @@ pub(super) struct Decoder<'a> {
     pub plan: &'a Plan,
     pub code: Code,
     pub expectations: Expectations<'a>,
-    pub slips: Vec<Slip>,
+    pub slips: Vec<WeightSlip>,
     /// The bound on the rounding error of an element, in units of one contribution.
     tolerance: f64,
 }
@@ -161,8 +161,11 @@ fn in_pieces<'a>(pieces: &'a [Fragment], values: &'a [f64]) -> impl Iterator<Ite
 }
 
 /// Adds to each of the weights the bound on the error of an element.
-fn with_slack(weights: Vec<Rc<Weights>>, groups: &Groups) -> Vec<(Rc<Weights>, f64)> {
-    let with_slack = |weights: Rc<Weights>| {
+fn with_slack(
+    weights: Vec<Rc<ColumnWeights>>,
+    groups: &PieceGroups,
+) -> Vec<(Rc<ColumnWeights>, f64)> {
+    let with_slack = |weights: Rc<ColumnWeights>| {
         let slack = groups.slack(&weights);
         (weights, slack)
     };
@@ -274,14 +277,16 @@ impl<'a> Decoder<'a> {
         step: usize,
         pieces: &[Fragment],
         values: &[f64],
-    ) -> Option<Scale> {
+    ) -> Option<CommonScale> {
         let replicas = self.scene.observed.replicas();
         if buffer.point == Point::Accumulator {
-            return Some(Scale::own(self.spec, values));
+            return Some(CommonScale::own(self.spec, values));
         }
         let is_long = |piece: &Fragment| piece.flat.len() >= self.code.length();
         if pieces.iter().any(is_long) {
-            return Scale::read(self.spec, replicas, self.plan, &self.code, step, pieces, values);
+            return CommonScale::read(
+                self.spec, replicas, self.plan, &self.code, step, pieces, values,
+            );
         }
         let mut planned = Vec::new();
         for piece in pieces {
@@ -290,7 +295,7 @@ impl<'a> Decoder<'a> {
             planned.extend(piece.flat.clone().map(|element| sum.value(element)));
         }
         let values: Vec<f64> = in_pieces(pieces, values).collect();
-        Scale::of_few(self.spec, replicas, &planned, &values)
+        CommonScale::of_few(self.spec, replicas, &planned, &values)
     }
 
     /// Returns the reason why the update of a buffer cannot be read. Weights and parameters hold the sum of all
@@ -314,8 +319,8 @@ impl<'a> Decoder<'a> {
     /// the difference of two weights; once these are no longer integers, both were rounded.
     fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
         let factor = match self.scene.clip(buffer) {
-            Clip::By(factor) => factor,
-            Clip::No | Clip::Unbounded => 1.0,
+            Clipping::By(factor) => factor,
+            Clipping::No | Clipping::Unbounded => 1.0,
         };
         for value in values {
             *value /= factor;
@@ -326,8 +331,8 @@ impl<'a> Decoder<'a> {
             tolerance += bounds::clipping(dtype) * self.spec.contributions_per_step() as f64;
         }
         let was_clipped = |step| {
-            let clip = Clip::of(self.scene.observed, self.scene.norms, step, buffer.rank);
-            matches!(clip, Clip::By(_))
+            let clip = Clipping::of(self.scene.observed, self.scene.norms, step, buffer.rank);
+            matches!(clip, Clipping::By(_))
         };
         let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
         if is_update && (0..=buffer.step.unwrap_or(0)).any(was_clipped) {
@@ -340,13 +345,13 @@ impl<'a> Decoder<'a> {
     /// Reads a buffer: all parameters of ordinary usage together, and each other parameter by itself.
     fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
         let Prepared { buffer, pieces, tolerance, .. } = ready;
-        let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
+        let mut kinds: BTreeMap<Option<usize>, PieceGroups> = BTreeMap::new();
         for piece in pieces {
             let kind = self.kind(piece);
             kinds.entry(kind).or_insert_with(|| {
                 let usage = self.plan.usage(piece.param);
                 let planned = self.planned(buffer, usage);
-                Groups::new(usage, kind.is_some(), planned, *tolerance)
+                PieceGroups::new(usage, kind.is_some(), planned, *tolerance)
             });
         }
         let shortest = self.code.shortest();
@@ -369,13 +374,13 @@ impl<'a> Decoder<'a> {
         for piece in short.into_iter().chain(uncertain) {
             let kind = self.kind(piece);
             let whole = std::slice::from_ref(piece);
-            let best = self.explain(&kinds, ready, Held::Whole, whole, together);
+            let best = self.explain(&kinds, ready, ElementSet::Whole, whole, together);
             if let (Some(best), Some(groups)) = (best, kinds.get_mut(&kind)) {
                 odd.entry(kind).or_default().extend(self.read_short(ready, piece, best, groups));
             }
         }
         for (kind, fragments) in odd.iter().filter(|(_, fragments)| !fragments.is_empty()) {
-            let best = self.explain(&kinds, ready, Held::Odd, fragments, together);
+            let best = self.explain(&kinds, ready, ElementSet::Odd, fragments, together);
             if let (Some(best), Some(groups)) = (best, kinds.get_mut(kind)) {
                 groups.add(best, fragments.iter().map(|it| self.elements(it)));
             }
@@ -393,12 +398,12 @@ impl<'a> Decoder<'a> {
         &self,
         ready: &Prepared<'_>,
         piece: &Fragment,
-        groups: &mut Groups,
+        groups: &mut PieceGroups,
     ) -> Option<Vec<Fragment>> {
         let Prepared { values, tolerance, .. } = ready;
         let planned = Rc::clone(groups.planned());
         if planned.fit(&self.code, piece, values, 0.0) {
-            groups.add(Explanation::exact(planned), [whole(piece)]);
+            groups.add(BestWeights::exact(planned), [whole(piece)]);
             return Some(Vec::new());
         }
         let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
@@ -408,7 +413,7 @@ impl<'a> Decoder<'a> {
         for window in windows.iter().filter(|window| window.is_certain(*tolerance)) {
             let is_new = known.iter().all(|weights| weights.columns != window.weights);
             if is_new && known.len() < MOST_RUNS {
-                known.push(Weights::new(window.weights.clone()));
+                known.push(ColumnWeights::new(window.weights.clone()));
             }
         }
         let known = with_slack(known, groups);
@@ -419,7 +424,7 @@ impl<'a> Decoder<'a> {
             return None;
         }
         for Window { weights, residual, .. } in windows {
-            groups.add(Explanation::new(Weights::new(weights), residual), [whole(piece)]);
+            groups.add(BestWeights::new(ColumnWeights::new(weights), residual), [whole(piece)]);
         }
         Some(Vec::new())
     }
@@ -430,8 +435,8 @@ impl<'a> Decoder<'a> {
         &self,
         ready: &Prepared<'_>,
         piece: &Fragment,
-        best: Explanation,
-        groups: &mut Groups,
+        best: BestWeights,
+        groups: &mut PieceGroups,
     ) -> Vec<Fragment> {
         if !groups.explains(&best) {
             let mut known = vec![Rc::clone(groups.planned())];
@@ -455,30 +460,30 @@ impl<'a> Decoder<'a> {
     fn add_runs(
         &self,
         ready: &Prepared<'_>,
-        Cut { runs, odd }: Cut,
-        planned: &Rc<Weights>,
-        groups: &mut Groups,
+        PieceCut { runs, odd }: PieceCut,
+        planned: &Rc<ColumnWeights>,
+        groups: &mut PieceGroups,
     ) -> Vec<Fragment> {
         let is_whole = runs.len() == 1;
         for (weights, run) in runs {
             let residual = self.deviation(&weights, std::slice::from_ref(&run), &ready.values);
             let is_plain = is_whole || Rc::ptr_eq(&weights, planned);
             let place = if is_plain { whole(&run) } else { self.elements(&run) };
-            groups.add(Explanation::new(weights, residual), [place]);
+            groups.add(BestWeights::new(weights, residual), [place]);
         }
         odd
     }
 
     /// Returns the place of a fragment inside its parameter.
-    fn elements(&self, fragment: &Fragment) -> Place {
+    fn elements(&self, fragment: &Fragment) -> PiecePlace {
         let first = self.plan.params()[fragment.param].offset;
         let Fragment { param, flat, .. } = fragment;
         (*param, Some([flat.start - first, flat.end - first]))
     }
 
-    fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<Weights> {
-        let planned = self.expectations.of(Known::Planned, buffer, usage);
-        planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
+    fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<ColumnWeights> {
+        let planned = self.expectations.of(KnownWeights::Planned, buffer, usage);
+        planned.unwrap_or_else(|| ColumnWeights::new(vec![0.0; self.spec.contributions()]))
     }
 
     /// Returns the parameter of a piece if its usage is not the ordinary one; otherwise `None`.

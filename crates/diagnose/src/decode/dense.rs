@@ -15,11 +15,11 @@ use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
 use super::precision::{self, Remainder, is_of_one_rank};
-use super::sums::Sums;
-use super::weights::Weights;
+use super::sums::StepAddends;
+use super::weights::ColumnWeights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
 use crate::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
-use crate::norm::Clip;
+use crate::norm::Clipping;
 use crate::observed::Buffer;
 use crate::placement::fragments;
 
@@ -40,9 +40,9 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     for buffer in observed.buffers.all.iter().filter(|buffer| is_readable(observed, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
         let factor = match scene.clip(buffer) {
-            Clip::By(factor) => factor,
-            Clip::No => 1.0,
-            Clip::Unbounded => {
+            Clipping::By(factor) => factor,
+            Clipping::No => 1.0,
+            Clipping::Unbounded => {
                 let refusal = "it was clipped by an unknown norm";
                 decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
                 continue;
@@ -302,7 +302,7 @@ impl System {
         // The part outside the span of the gradients that is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
         let reading = Reading {
-            weights: Weights::new(weights),
+            weights: ColumnWeights::new(weights),
             possible: Vec::new(),
             slip: None,
             elements: Vec::new(),
@@ -331,7 +331,13 @@ impl System {
 
     /// Returns the gradients whose sum a buffer holds; `None` if the buffer holds one of them more than once, or one
     /// of an earlier step.
-    fn sums(&self, spec: &RunSpec, point: Point, held_in: Dtype, w: &DVector<f64>) -> Option<Sums> {
+    fn sums(
+        &self,
+        spec: &RunSpec,
+        point: Point,
+        held_in: Dtype,
+        w: &DVector<f64>,
+    ) -> Option<StepAddends> {
         // Columns are divided by the number of ranks, like the average of the ranks.
         let ranks = spec.world_size as f64;
         let once = if is_of_one_rank(point) { ranks } else { 1.0 };
@@ -346,7 +352,7 @@ impl System {
             }
             held.insert(column.checked_sub(self.current)?, place);
         }
-        Sums::new(spec, point, held_in, |rank, microbatch| {
+        StepAddends::new(spec, point, held_in, |rank, microbatch| {
             let place = held.get(&spec.column(0, rank, microbatch))?;
             Some(self.matrix.column(*place).iter().map(|value| value * ranks).collect())
         })

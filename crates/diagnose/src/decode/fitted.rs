@@ -15,7 +15,7 @@ use zprobe_model::trace::Outcome;
 
 use super::dense::{Columns, System, columns, elements};
 use super::entries::Entries;
-use super::weights::Weights;
+use super::weights::ColumnWeights;
 use super::{Decoded, Factor, Reading, Scene, expected, is_readable, largest, snap};
 use crate::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
 use crate::observed::Buffer;
@@ -54,7 +54,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 continue;
             }
         };
-        let rows = Rows::of(scene, buffer, &values);
+        let rows = ParamSamples::of(scene, buffer, &values);
         decoded.complete &= observed.script.transformed.is_empty();
         if rows.params.is_empty() {
             continue;
@@ -96,13 +96,13 @@ fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
 }
 
 /// The samples of a buffer, parameter by parameter.
-struct Rows {
+struct ParamSamples {
     /// The elements' indices in the flat order, and their values, by parameter.
     params: BTreeMap<usize, (Vec<usize>, Vec<f64>)>,
 }
 
 /// The gradients that a buffer may hold.
-struct Moment<'a> {
+struct StepGradients<'a> {
     spec: &'a RunSpec,
     /// The local gradients of the run.
     columns: &'a Columns,
@@ -111,7 +111,7 @@ struct Moment<'a> {
 }
 
 /// The weights that were read from a buffer.
-struct Read {
+struct BufferWeights {
     readings: Vec<Reading>,
     factor: f64,
     condition: f64,
@@ -131,7 +131,7 @@ struct Fit {
     explained: bool,
 }
 
-impl Rows {
+impl ParamSamples {
     fn of(scene: &Scene<'_>, buffer: &Buffer<'_>, values: &[f64]) -> Self {
         let plan = scene.plan;
         let starts: Vec<usize> = plan.params().iter().map(|param| param.offset).collect();
@@ -156,7 +156,7 @@ impl Rows {
         columns: &Columns,
         step: usize,
         buffer: &Buffer<'_>,
-    ) -> Result<Read, String> {
+    ) -> Result<BufferWeights, String> {
         let spec = scene.observed.spec;
         let mut groups: Vec<(Usage, Vec<usize>)> = Vec::new();
         for &param in self.params.keys() {
@@ -166,7 +166,7 @@ impl Rows {
                 None => groups.push((usage, vec![param])),
             }
         }
-        let moment = Moment { spec, columns, step };
+        let moment = StepGradients { spec, columns, step };
         let mut fits = Vec::new();
         for (usage, params) in groups {
             fits.extend(self.fits(&moment, usage, params)?);
@@ -180,13 +180,13 @@ impl Rows {
             params: (!only).then(|| fit.params.iter().map(name).collect()),
             ..fit.reading(expected(scene, buffer, step, fit.usage), factor, covered)
         });
-        Ok(Read { readings: readings.collect(), factor, condition })
+        Ok(BufferWeights { readings: readings.collect(), factor, condition })
     }
 
     /// Fits the parameters of one usage: parameters that agree share a fit.
     fn fits(
         &self,
-        moment: &Moment<'_>,
+        moment: &StepGradients<'_>,
         usage: Usage,
         params: Vec<usize>,
     ) -> Result<Vec<Fit>, String> {
@@ -226,8 +226,13 @@ impl Rows {
     }
 
     /// Fits the weights of some parameters together.
-    fn fit(&self, moment: &Moment<'_>, usage: Usage, params: Vec<usize>) -> Result<Fit, String> {
-        let Moment { spec, columns, step } = *moment;
+    fn fit(
+        &self,
+        moment: &StepGradients<'_>,
+        usage: Usage,
+        params: Vec<usize>,
+    ) -> Result<Fit, String> {
+        let StepGradients { spec, columns, step } = *moment;
         let mut rows: Vec<usize> = Vec::new();
         let mut values: Vec<f64> = Vec::new();
         for param in &params {
@@ -330,7 +335,7 @@ impl Fit {
         }
         let left = self.error.norm() / factor * system.spread;
         Reading {
-            weights: Weights::new(all),
+            weights: ColumnWeights::new(all),
             possible: Vec::new(),
             slip: None,
             elements: Vec::new(),

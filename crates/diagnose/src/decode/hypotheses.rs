@@ -3,12 +3,12 @@
 use zprobe_model::spec::RunSpec;
 use zprobe_model::spec::code::Code;
 
-use super::weights::Weights;
+use super::weights::ColumnWeights;
 use crate::placement::Fragment;
 
 /// The factors by which a slip multiplies the plan's weights.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Slip {
+pub enum WeightSlip {
     /// Different factors for each microbatch, on the rank that holds the buffer and on all other ranks.
     Microbatches {
         /// The factors of the other ranks' gradients, by microbatch.
@@ -39,7 +39,7 @@ pub struct Owner {
     pub rank: usize,
 }
 
-impl Slip {
+impl WeightSlip {
     /// Returns the plan's weights on `rank`, changed by the slip.
     pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
         planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
@@ -50,10 +50,10 @@ impl Slip {
         let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
         match self {
             // Only the place of the slip is checked, because a run has as many such slips as gradients.
-            Slip::One { rank, microbatch, .. } => {
+            WeightSlip::One { rank, microbatch, .. } => {
                 (0..spec.code_steps()).any(|step| changed(spec.column(step, *rank, *microbatch)))
             }
-            Slip::Microbatches { .. } => (0..planned.len()).any(changed),
+            WeightSlip::Microbatches { .. } => (0..planned.len()).any(changed),
         }
     }
 
@@ -62,12 +62,12 @@ impl Slip {
         let ga = spec.gradient_accumulation_steps;
         let (source, m) = (column / ga % spec.world_size, column % ga);
         match self {
-            Slip::Microbatches { own, .. } if source == owner => own[m],
-            Slip::Microbatches { others, .. } => others[m],
-            Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
+            WeightSlip::Microbatches { own, .. } if source == owner => own[m],
+            WeightSlip::Microbatches { others, .. } => others[m],
+            WeightSlip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
                 *factor
             }
-            Slip::One { .. } => 1.0,
+            WeightSlip::One { .. } => 1.0,
         }
     }
 
@@ -77,7 +77,7 @@ impl Slip {
         &self,
         spec: &RunSpec,
         code: &Code,
-        planned: &Weights,
+        planned: &ColumnWeights,
         owner: Owner,
         (piece, values): (&Fragment, &[f64]),
         tolerance: f64,
@@ -87,11 +87,11 @@ impl Slip {
             planned.columns[column] * f64::from(code.value(column, element))
         };
         let predicted = |element: usize| match self {
-            Slip::One { rank, microbatch, factor } => {
+            WeightSlip::One { rank, microbatch, factor } => {
                 planned.sum(code).value(element)
                     + (factor - 1.0) * gradient(*rank, *microbatch, element)
             }
-            Slip::Microbatches { others, own } => {
+            WeightSlip::Microbatches { others, own } => {
                 let sums = planned.by_microbatch(code, spec.gradient_accumulation_steps);
                 let terms = sums.iter().zip(others.iter().zip(own)).enumerate();
                 terms
@@ -108,12 +108,12 @@ impl Slip {
 }
 
 /// Returns all named slips of a run.
-pub fn slips(spec: &RunSpec) -> Vec<Slip> {
+pub fn slips(spec: &RunSpec) -> Vec<WeightSlip> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let world_size = world as f64;
     let microbatches = |others: &dyn Fn(usize) -> f64, own: &dyn Fn(usize) -> f64| {
         let by_microbatch = |factor: &dyn Fn(usize) -> f64| (0..ga).map(factor).collect();
-        Slip::Microbatches { others: by_microbatch(others), own: by_microbatch(own) }
+        WeightSlip::Microbatches { others: by_microbatch(others), own: by_microbatch(own) }
     };
     let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
     let mut made = Vec::new();
@@ -140,7 +140,11 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     for changed in [0.0, 2.0] {
         for microbatch in 0..places {
             made.push(alike(&|m| if m == microbatch { changed } else { 1.0 }));
-            made.extend((0..world).map(|rank| Slip::One { rank, microbatch, factor: changed }));
+            made.extend((0..world).map(|rank| WeightSlip::One {
+                rank,
+                microbatch,
+                factor: changed,
+            }));
         }
     }
     made

@@ -26,12 +26,12 @@ use zprobe_model::trace::Point;
 use zprobe_report::words::{amount, counted};
 use zprobe_report::{Contribution, Elements, Possible, Precision};
 
-use crate::missing::Missing;
-use crate::norm::{Clip, Norms};
+use crate::missing::UnseenElements;
+use crate::norm::{Clipping, PlannedNorms};
 use crate::observed::{Buffer, Observed};
-use crate::placement::Placement;
-use hypotheses::Slip;
-use weights::Weights;
+use crate::placement::ModelPlacement;
+use hypotheses::WeightSlip;
+use weights::ColumnWeights;
 
 /// The factor by which a user's script multiplied all gradients of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,21 +137,21 @@ pub struct Scene<'a> {
     /// The plan of where every gradient should have gone.
     pub plan: &'a Plan,
     /// The placement of the parameters on the ranks.
-    pub placement: &'a Placement,
+    pub placement: &'a ModelPlacement,
     /// The elements that were not seen in any rank's optimizer.
-    pub missing: &'a Missing,
+    pub missing: &'a UnseenElements,
     /// The norms that the gradients must have.
-    pub norms: &'a Norms,
+    pub norms: &'a PlannedNorms,
 }
 
 impl Scene<'_> {
     /// Returns the clipping that was applied to a buffer.
-    fn clip(&self, buffer: &Buffer<'_>) -> Clip {
+    fn clip(&self, buffer: &Buffer<'_>) -> Clipping {
         match (buffer.point, buffer.step) {
             (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
-                Clip::of(self.observed, self.norms, step, buffer.rank)
+                Clipping::of(self.observed, self.norms, step, buffer.rank)
             }
-            _ => Clip::No,
+            _ => Clipping::No,
         }
     }
 }
@@ -228,11 +228,11 @@ impl Decoded {
 /// The weights that were read from one piece of a buffer.
 struct Reading {
     /// The weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
-    weights: Rc<Weights>,
+    weights: Rc<ColumnWeights>,
     /// All weights that explain a piece that is too short to be certain; empty if the weights are certain.
-    possible: Vec<Rc<Weights>>,
+    possible: Vec<Rc<ColumnWeights>>,
     /// The slip by which the weights were found; `None` if no slip was needed.
-    slip: Option<Slip>,
+    slip: Option<WeightSlip>,
     /// True if the weights are the plan's and cover all parameters of ordinary usage.
     is_plain: bool,
     /// The largest part that no gradient explains.
@@ -268,7 +268,7 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let mut expected = expected(scene, buffer, step, reading.usage);
     let weights = &reading.weights.columns;
     let nothing = weights.iter().all(|weight| *weight == 0.0);
-    if nothing && scene.clip(buffer) == Clip::Unbounded {
+    if nothing && scene.clip(buffer) == Clipping::Unbounded {
         expected.fill(0.0);
     }
     let as_planned = reading.residual <= reading.tolerance

@@ -18,14 +18,14 @@ const NOISE: f64 = 1.0 / 256.0;
 
 /// The common factor of a buffer, and the rounding bound that it implies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct CommonScale {
     /// The value of a gradient's code in the buffer, in units of the code; 1/W for an average.
     pub factor: Factor,
     /// The bound on the error of an element after the division by the factor, in contributions.
     pub tolerance: f64,
 }
 
-impl Scale {
+impl CommonScale {
     /// Reads the common factor from the windows of all pieces that are long enough to be decoded, for gradients
     /// averaged over `replicas` ranks. `None` if there is no such piece, or all of them are 0.
     pub fn read(
@@ -49,7 +49,7 @@ impl Scale {
             let read = of_step.map(|number| (number / ga, columns[first + number] / UNIT));
             let read: Vec<(usize, f64)> = read.collect();
             let is_even = read.iter().all(|(_, it)| is_same(it.abs(), read[0].1.abs()));
-            let weight = |(rank, value): (usize, f64)| Weight { rank, value, is_even };
+            let weight = |(rank, value): (usize, f64)| GradientWeight { rank, value, is_even };
             weights.extend(read.into_iter().map(weight));
         }
         Some(Self::new(spec, common_factor(replicas, &weights)?, values))
@@ -116,7 +116,7 @@ impl Scale {
 
 /// The weight of a gradient in a piece.
 #[derive(Clone, Copy)]
-struct Weight {
+struct GradientWeight {
     /// The rank of the gradient.
     rank: usize,
     value: f64,
@@ -130,7 +130,7 @@ fn is_same(a: f64, b: f64) -> bool {
 }
 
 /// Returns the factor that most gradients have in common; `None` if all weights are 0.
-fn common_factor(replicas: usize, weights: &[Weight]) -> Option<Factor> {
+fn common_factor(replicas: usize, weights: &[GradientWeight]) -> Option<Factor> {
     let most = largest(weights.iter().map(|it| it.value.abs()));
     let is_there = |weight: f64| weight.abs() > most * NOISE;
     let mut there: Vec<(f64, bool)> = weights
@@ -216,7 +216,7 @@ mod tests {
                 })
                 .collect();
             let values: Vec<f64> = (0..elements).map(|element| UNIT * sum(element) / 4.0).collect();
-            Scale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor.value)
+            CommonScale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor.value)
         };
         for first in [0, 4, 8, 12] {
             for elements in 8..16 {

@@ -11,7 +11,7 @@ use zprobe_model::spec::{Plan, RunSpec};
 use zprobe_model::trace::LayoutName;
 
 use super::coded::Prepared;
-use super::weights::Weights;
+use super::weights::ColumnWeights;
 use super::windows::{Window, windows};
 
 /// The largest number of candidates that are kept. Faults that differ from place to place are not searched for here.
@@ -23,8 +23,8 @@ pub fn candidates(
     plan: &Plan,
     code: &Code,
     moment: &[Prepared<'_>],
-) -> Vec<Rc<Weights>> {
-    let mut found: Vec<Rc<Weights>> = Vec::new();
+) -> Vec<Rc<ColumnWeights>> {
+    let mut found: Vec<Rc<ColumnWeights>> = Vec::new();
     let partitions = || moment.iter().filter(|it| it.buffer.layout == LayoutName::Partition);
     let held: usize = partitions().flat_map(|it| &it.pieces).map(|piece| piece.flat.len()).sum();
     // Samples of a large model contain no full window, but the samples of many small partitions may cover the whole
@@ -51,7 +51,7 @@ pub fn candidates(
                 && found.len() < MOST_CANDIDATES
                 && found.iter().all(|it| it.columns != weights)
             {
-                found.push(Weights::new(weights));
+                found.push(ColumnWeights::new(weights));
             }
         }
     }

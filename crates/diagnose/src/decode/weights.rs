@@ -12,14 +12,14 @@ use crate::observed::Buffer;
 use crate::placement::Fragment;
 
 /// A weight for each column of the run (see [`zprobe_model::spec::RunSpec::column`]).
-pub struct Weights {
+pub struct ColumnWeights {
     /// The weights, indexed by column.
     pub columns: Vec<f64>,
     sum: OnceCell<Sum>,
     by_microbatch: OnceCell<Vec<Sum>>,
 }
 
-impl Weights {
+impl ColumnWeights {
     /// Creates weights from the values of all columns.
     pub fn new(columns: Vec<f64>) -> Rc<Self> {
         Rc::new(Self { columns, sum: OnceCell::new(), by_microbatch: OnceCell::new() })
@@ -51,7 +51,7 @@ impl Weights {
 
 /// Weights that a piece may hold, known without reading other pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Known {
+pub enum KnownWeights {
     /// The plan's weights.
     Planned,
     /// Weights that are all 0.
@@ -66,12 +66,12 @@ pub enum Known {
 /// depend on the rank, so that thousands of ranks share them.
 pub struct Expectations<'a> {
     scene: &'a Scene<'a>,
-    known: RefCell<HashMap<Key, Rc<Weights>>>,
+    known: RefCell<HashMap<ExpectationKey, Rc<ColumnWeights>>>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
-    known: Known,
+struct ExpectationKey {
+    known: KnownWeights,
     usage: Usage,
     point: Point,
     step: Option<usize>,
@@ -90,14 +90,19 @@ impl<'a> Expectations<'a> {
 
     /// Returns the weights of `known` in this buffer, for parameters with this `usage`. `None` if they belong to a
     /// step before the first.
-    pub fn of(&self, known: Known, buffer: &Buffer<'_>, usage: Usage) -> Option<Rc<Weights>> {
+    pub fn of(
+        &self,
+        known: KnownWeights,
+        buffer: &Buffer<'_>,
+        usage: Usage,
+    ) -> Option<Rc<ColumnWeights>> {
         let step = buffer.step.unwrap_or(0);
-        if matches!(known, Known::Left | Known::Added) && step == 0 {
+        if matches!(known, KnownWeights::Left | KnownWeights::Added) && step == 0 {
             return None;
         }
         let observed = self.scene.observed;
         let own = matches!(buffer.point, Point::LocalGradient | Point::Accumulator);
-        let key = Key {
+        let key = ExpectationKey {
             known,
             usage,
             point: buffer.point,
@@ -110,17 +115,23 @@ impl<'a> Expectations<'a> {
         let mut shared = self.known.borrow_mut();
         let weights = shared
             .entry(key)
-            .or_insert_with(|| Weights::new(self.columns(known, buffer, step, usage)));
+            .or_insert_with(|| ColumnWeights::new(self.columns(known, buffer, step, usage)));
         Some(Rc::clone(weights))
     }
 
-    fn columns(&self, known: Known, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
+    fn columns(
+        &self,
+        known: KnownWeights,
+        buffer: &Buffer<'_>,
+        step: usize,
+        usage: Usage,
+    ) -> Vec<f64> {
         let planned = |step| expected(self.scene, buffer, step, usage);
         match known {
-            Known::Planned => planned(step),
-            Known::Nothing => vec![0.0; self.scene.observed.spec.contributions()],
-            Known::Left => planned(step - 1),
-            Known::Added => {
+            KnownWeights::Planned => planned(step),
+            KnownWeights::Nothing => vec![0.0; self.scene.observed.spec.contributions()],
+            KnownWeights::Left => planned(step - 1),
+            KnownWeights::Added => {
                 let (left, new) = (planned(step - 1), planned(step));
                 left.iter().zip(new).map(|(left, new)| left + new).collect()
             }

@@ -1,20 +1,20 @@
 //! Slips that multiply the weights of a whole term, and their names in messages.
 
-use super::Row;
+use super::MicrobatchTerm;
 use zprobe_model::spec::Scale;
 
 /// A part of a step: all microbatches of a rank, one microbatch of every rank, or one microbatch of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Part {
+pub struct StepPart {
     /// The rank; `None` for all ranks.
     pub rank: Option<usize>,
     /// The microbatch; `None` for all microbatches.
     pub microbatch: Option<usize>,
 }
 
-impl Part {
+impl StepPart {
     /// True if the part includes the microbatch of a row.
-    pub fn has(self, row: &Row<'_>) -> bool {
+    pub fn has(self, row: &MicrobatchTerm<'_>) -> bool {
         self.rank.is_none_or(|rank| rank == row.rank)
             && self.microbatch.is_none_or(|microbatch| microbatch == row.loss.microbatch)
     }
@@ -32,7 +32,7 @@ impl Part {
 
 /// A slip that multiplies all weights of a term by the same factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slip {
+pub enum TermSlip {
     /// The loss is divided by the accumulation steps twice.
     DividedBySteps,
     /// The loss is never divided by the accumulation steps.
@@ -56,7 +56,7 @@ pub enum Slip {
     /// The loss is divided twice by the accumulation steps or by the number of ranks, which are equal.
     DividedByOneOfBoth,
     /// The loss is divided by the number of elements of only a part of the step.
-    Counted(Part),
+    Counted(StepPart),
     /// The loss is averaged over its elements, and divided by a number of elements again.
     AveragedAgain,
     /// The loss is divided by a count that is larger than the number of its elements.
@@ -66,10 +66,10 @@ pub enum Slip {
     /// The term is divided by a number other than that of its microbatches.
     OtherCount(usize),
     /// The loss is divided by a count that leaves out a part of the step.
-    LeftOut(Part),
+    LeftOut(StepPart),
 }
 
-impl Slip {
+impl TermSlip {
     /// True for a division by a number of elements other than those of the loss.
     pub fn is_count(self) -> bool {
         matches!(self, Self::Counted(_) | Self::CountedTooMuch | Self::LeftOut(_))

@@ -5,12 +5,12 @@ mod moments;
 use crate::observed::Observed;
 use zprobe_report::words::amount;
 
-use self::moments::{Elements, InParam, Left, elements};
-pub use self::moments::{Moment, What, moments};
+use self::moments::{DifferingElements, InParam, RecordedValue, elements};
+pub use self::moments::{Moment, ValueKind, moments};
 
 /// The first moment at which repeats differ.
 #[derive(Clone, Debug)]
-pub struct First {
+pub struct FirstDifference {
     /// The moment of the first rank that differs.
     pub moment: Moment,
     /// The ranks that differ at this moment.
@@ -20,7 +20,7 @@ pub struct First {
     /// The number of repeats that reached this moment.
     pub seen: usize,
     /// The difference between the first repeat and the repeat `example`.
-    pub difference: Difference,
+    pub difference: ValueDifference,
     /// The number of the repeat that `difference` is about.
     pub example: usize,
     /// The number of later moments at which repeats differ, and the number of all moments.
@@ -29,9 +29,9 @@ pub struct First {
 
 /// The difference between a moment of one repeat and the same moment of the first repeat.
 #[derive(Clone, Debug)]
-pub enum Difference {
+pub enum ValueDifference {
     /// Some elements of a buffer differ.
-    Elements(Elements),
+    Elements(DifferingElements),
     /// The number of the first repeat, and that of the other one; `None` for a number that is not finite.
     Numbers(Option<f64>, Option<f64>),
     /// The moment is missing in one of the two repeats, although both finished.
@@ -45,30 +45,32 @@ pub enum Difference {
 pub fn difference(
     observed: &Observed<'_>,
     rank: usize,
-    one: &Left<'_>,
-    two: &Left<'_>,
-) -> Option<Difference> {
+    one: &RecordedValue<'_>,
+    two: &RecordedValue<'_>,
+) -> Option<ValueDifference> {
     if one.is_same(two) {
         return None;
     }
     Some(match (one, two) {
-        (Left::Buffer(layout, one), Left::Buffer(_, two)) => {
+        (RecordedValue::Buffer(layout, one), RecordedValue::Buffer(_, two)) => {
             match elements(observed, rank, *layout, one, two) {
                 Some(elements) if elements.differing == 0 => return None,
-                Some(elements) => Difference::Elements(elements),
-                None => Difference::Absent { here: false },
+                Some(elements) => ValueDifference::Elements(elements),
+                None => ValueDifference::Absent { here: false },
             }
         }
-        (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
-        _ => Difference::Absent { here: false },
+        (RecordedValue::Number(one), RecordedValue::Number(two)) => {
+            ValueDifference::Numbers(*one, *two)
+        }
+        _ => ValueDifference::Absent { here: false },
     })
 }
 
-impl First {
+impl FirstDifference {
     /// Returns the index of the parameter that differs, if it is only one.
     pub fn only_param(&self) -> Option<usize> {
         match &self.difference {
-            Difference::Elements(Elements { params, .. }) => match &params[..] {
+            ValueDifference::Elements(DifferingElements { params, .. }) => match &params[..] {
                 [only] => Some(only.param),
                 _ => None,
             },
@@ -82,15 +84,15 @@ impl First {
         let repeat = self.example;
         let number = |it: &Option<f64>| it.map_or("not finite".to_owned(), |it| it.to_string());
         let elements = match &self.difference {
-            Difference::Elements(elements) => elements,
-            Difference::Numbers(one, two) => {
+            ValueDifference::Elements(elements) => elements,
+            ValueDifference::Numbers(one, two) => {
                 return vec![format!(
                     "{} in repeat 0, {} in repeat {repeat}",
                     number(one),
                     number(two)
                 )];
             }
-            Difference::Absent { here } => {
+            ValueDifference::Absent { here } => {
                 let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
                 return vec![format!(
                     "repeat {less} recorded less at this moment than repeat {more}"

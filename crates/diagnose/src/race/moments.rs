@@ -14,7 +14,7 @@ pub struct Moment {
     /// The microbatch, or the part of the step after the last microbatch.
     microbatch: Inside,
     /// The kind of the recorded value.
-    pub what: What,
+    pub what: ValueKind,
     /// The index among moments of the same kind in the same microbatch, because a loss may go backward in parts.
     occurrence: usize,
     /// The rank that recorded the value.
@@ -30,7 +30,7 @@ enum Inside {
 
 /// The kind of a recorded value, in the order of the journey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum ValueKind {
     /// The loss of a microbatch.
     Loss,
     /// A buffer with gradients, recorded at this point.
@@ -45,7 +45,7 @@ pub enum What {
 
 /// A recorded value that can be compared.
 #[derive(Clone, Copy, Debug)]
-pub enum Left<'a> {
+pub enum RecordedValue<'a> {
     /// A number, which is compared bit for bit; `None` if it is not finite.
     Number(Option<f64>),
     /// A buffer, with its layout.
@@ -67,33 +67,33 @@ impl Moment {
     }
 }
 
-impl What {
+impl ValueKind {
     /// Returns the kind as text.
     pub const fn describe(self) -> &'static str {
         match self {
-            What::Loss => "loss",
-            What::Gradient(point) | What::Weights(point) => point.describe(),
-            What::LossScale => "loss scale",
-            What::GradientNorm => "norm of the gradient",
+            ValueKind::Loss => "loss",
+            ValueKind::Gradient(point) | ValueKind::Weights(point) => point.describe(),
+            ValueKind::LossScale => "loss scale",
+            ValueKind::GradientNorm => "norm of the gradient",
         }
     }
 
     fn of(point: Point) -> Self {
         match point {
-            Point::MasterWeights | Point::Parameters => What::Weights(point),
-            _ => What::Gradient(point),
+            Point::MasterWeights | Point::Parameters => ValueKind::Weights(point),
+            _ => ValueKind::Gradient(point),
         }
     }
 }
 
-impl Left<'_> {
+impl RecordedValue<'_> {
     /// True if both values are the same to the last bit.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Left::Number(one), Left::Number(two)) => {
+            (RecordedValue::Number(one), RecordedValue::Number(two)) => {
                 one.map(f64::to_bits) == two.map(f64::to_bits)
             }
-            (Left::Buffer(_, one), Left::Buffer(_, two)) => {
+            (RecordedValue::Buffer(_, one), RecordedValue::Buffer(_, two)) => {
                 (one.dtype, one.numel, &one.digest) == (two.dtype, two.numel, &two.digest)
             }
             _ => false,
@@ -102,7 +102,7 @@ impl Left<'_> {
 }
 
 /// Returns all recorded values of a run, by moment.
-pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
+pub fn moments(trace: &Trace) -> BTreeMap<Moment, RecordedValue<'_>> {
     let mut moments = BTreeMap::new();
     for (sender, event) in trace.events() {
         let Some(rank) = sender else { continue };
@@ -118,23 +118,28 @@ pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
     moments
 }
 
-type Entry<'a> = (Option<usize>, Option<usize>, What, Left<'a>);
+type TimedValue<'a> = (Option<usize>, Option<usize>, ValueKind, RecordedValue<'a>);
 
-fn left_by(event: &Event) -> Vec<Entry<'_>> {
+fn left_by(event: &Event) -> Vec<TimedValue<'_>> {
     match event {
         Event::Loss { step, microbatch, value } => {
-            vec![(Some(*step), Some(*microbatch), What::Loss, Left::Number(*value))]
+            vec![(Some(*step), Some(*microbatch), ValueKind::Loss, RecordedValue::Number(*value))]
         }
         Event::Buffer { step, microbatch, point, layout, payload } => {
-            vec![(*step, *microbatch, What::of(*point), Left::Buffer(*layout, payload))]
+            vec![(
+                *step,
+                *microbatch,
+                ValueKind::of(*point),
+                RecordedValue::Buffer(*layout, payload),
+            )]
         }
         Event::LossScaled { step, scale, overflow } => {
-            let skipped = Left::Number(Some(f64::from(u8::from(*overflow))));
-            let scale = Left::Number(Some(*scale));
-            [scale, skipped].map(|left| (Some(*step), None, What::LossScale, left)).into()
+            let skipped = RecordedValue::Number(Some(f64::from(u8::from(*overflow))));
+            let scale = RecordedValue::Number(Some(*scale));
+            [scale, skipped].map(|left| (Some(*step), None, ValueKind::LossScale, left)).into()
         }
         Event::GradientNorm { step, norm, .. } => {
-            vec![(Some(*step), None, What::GradientNorm, Left::Number(*norm))]
+            vec![(Some(*step), None, ValueKind::GradientNorm, RecordedValue::Number(*norm))]
         }
         _ => Vec::new(),
     }
@@ -142,7 +147,7 @@ fn left_by(event: &Event) -> Vec<Entry<'_>> {
 
 /// The difference between two buffers, padding excluded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Elements {
+pub struct DifferingElements {
     /// The number of elements that differ.
     pub differing: usize,
     /// The number of elements that were compared.
@@ -175,14 +180,15 @@ pub fn elements(
     layout: LayoutName,
     one: &Payload,
     two: &Payload,
-) -> Option<Elements> {
+) -> Option<DifferingElements> {
     let (bytes, others) = (one.bytes().ok()?, two.bytes().ok()?);
     let size = one.dtype.size();
     if (one.dtype, one.numel) != (two.dtype, two.numel) {
         return None;
     }
     let differs = |at: &usize| bytes[at * size..][..size] != others[at * size..][..size];
-    let mut elements = Elements { differing: 0, of: 0, params: Vec::new(), first: (0.0, 0.0) };
+    let mut elements =
+        DifferingElements { differing: 0, of: 0, params: Vec::new(), first: (0.0, 0.0) };
     let mut first = None;
     let mut take = |param: Option<usize>, range: Range<usize>, offset: usize| {
         elements.of += range.len();

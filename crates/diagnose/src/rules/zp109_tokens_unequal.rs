@@ -1,8 +1,8 @@
 //! ZP109: the elements of a loss do not weigh as the user demands, or their weights follow no law.
 
 use crate::case::Case;
-use crate::loss::law::{self, Law, Weights};
-use crate::loss::{Term, by_step, main, table};
+use crate::loss::law::{self, ElementWeights, Law};
+use crate::loss::{StepTerm, by_step, main, table};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_model::spec::Weighting;
@@ -35,7 +35,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 /// Returns the reason why the law of a term is a finding; `None` if it is none.
-fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting) -> Option<String> {
+fn why(
+    case: &Case<'_>,
+    term: &StepTerm<'_>,
+    weights: &ElementWeights,
+    demanded: Weighting,
+) -> Option<String> {
     if demanded != Weighting::Any {
         return (!weights.is(demanded))
             .then(|| format!("--weighting {demanded} demands something else"));
@@ -67,8 +72,8 @@ fn finding(
     case: &Case<'_>,
     rule: &Rule,
     step: usize,
-    term: &Term<'_>,
-    weights: &Weights,
+    term: &StepTerm<'_>,
+    weights: &ElementWeights,
     why: &str,
 ) -> Sighting {
     let message = format!("{}; {why}", weights.describe(term.noun()));

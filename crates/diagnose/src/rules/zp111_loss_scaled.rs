@@ -8,9 +8,9 @@ use crate::deviation::{Deviation, Pattern};
 use crate::loss::contract;
 use crate::loss::counts::other_elements;
 use crate::loss::law::{self, Law};
-use crate::loss::scale::{Sum, judge_all};
-use crate::loss::slip::Slip;
-use crate::loss::{Term, by_step, main};
+use crate::loss::scale::{SumVerdict, judge_all};
+use crate::loss::slip::TermSlip;
+use crate::loss::{StepTerm, by_step, main};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_report::words::{abridged, multiple_text};
@@ -61,7 +61,7 @@ fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
 #[derive(Default)]
 struct Slips<'a> {
     /// The windows with fewer microbatches than they are divided by, as (a term, its microbatches, the divisor).
-    windows: Vec<(Term<'a>, usize, usize)>,
+    windows: Vec<(StepTerm<'a>, usize, usize)>,
     /// The slip of the whole loss, if there is one.
     whole: Option<Whole<'a>>,
 }
@@ -69,10 +69,10 @@ struct Slips<'a> {
 /// A slip of the whole loss.
 struct Whole<'a> {
     /// The terms of a step that has the slip.
-    terms: Vec<Term<'a>>,
+    terms: Vec<StepTerm<'a>>,
     /// The sum of the weights; 1 for a mean.
     value: f64,
-    slip: Slip,
+    slip: TermSlip,
 }
 
 fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
@@ -82,11 +82,11 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     }
     let steps = by_step(case);
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
-    let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
+    let mut slips: Vec<Option<(usize, f64, TermSlip)>> = Vec::new();
     for (&step, terms) in &steps {
         let sums = judge_all(case, terms);
         if let Some((taken, of)) = sums.iter().find_map(|sum| match sum {
-            Sum::Partial(taken, of) => Some((*taken, *of)),
+            SumVerdict::Partial(taken, of) => Some((*taken, *of)),
             _ => None,
         }) {
             found.windows.push((terms[0].clone(), taken, of));
@@ -109,13 +109,13 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
 
 /// True if the slip is that ranks divide by only their own elements: all weights together are then too large by the
 /// number of ranks.
-fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
+fn is_of_own_ranks(case: &Case<'_>, terms: &[StepTerm<'_>], slip: TermSlip) -> bool {
     let spec = case.observed.spec;
     let law = main(terms).and_then(|term| Some((term, law::read(spec, term)?.law)));
     law.is_some_and(|(term, law)| {
         let are_as_many = term.taken == case.observed.replicas();
-        let is_by_ranks =
-            slip == Slip::NotDividedByRanks || are_as_many && slip == Slip::NotDividedBySteps;
+        let is_by_ranks = slip == TermSlip::NotDividedByRanks
+            || are_as_many && slip == TermSlip::NotDividedBySteps;
         law == Law::Rank && is_by_ranks
     })
 }
@@ -123,40 +123,46 @@ fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
 /// Returns the slip that explains the sums of all steps; `slips` has (step, sum, likeliest slip).
 fn of_all_steps(
     case: &Case<'_>,
-    steps: &BTreeMap<usize, Vec<Term<'_>>>,
-    slips: &[(usize, f64, Slip)],
-) -> Option<Slip> {
+    steps: &BTreeMap<usize, Vec<StepTerm<'_>>>,
+    slips: &[(usize, f64, TermSlip)],
+) -> Option<TermSlip> {
     let first = slips.first()?.2;
     if !slips.iter().all(|(_, _, slip)| slip.is_count()) {
         return slips.iter().all(|(_, _, slip)| *slip == first).then_some(first);
     }
     // A count that agrees by chance does not agree in two steps, as each step has its own counts.
     let values: BTreeSet<u64> = slips.iter().map(|(_, value, _)| value.to_bits()).collect();
-    let possible = |step: &usize, value: f64| -> Vec<Slip> {
+    let possible = |step: &usize, value: f64| -> Vec<TermSlip> {
         let terms = steps.get(step).into_iter().flatten();
         terms.flat_map(|term| other_elements(case, term, value)).collect()
     };
-    let of_steps: Vec<Vec<Slip>> =
+    let of_steps: Vec<Vec<TermSlip>> =
         slips.iter().map(|(step, value, _)| possible(step, *value)).collect();
     let mut of_first = of_steps.first()?.iter().copied();
     of_first.find(|slip| values.len() > 1 && of_steps.iter().all(|it| it.contains(slip)))
 }
 
 /// Returns the slip of all judged terms, with their common sum; `None` if some terms are right or have other slips.
-fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
-    let judged: Vec<&Sum> = sums
+fn common(sums: &[SumVerdict]) -> Option<(f64, TermSlip)> {
+    let judged: Vec<&SumVerdict> = sums
         .iter()
         .filter(|sum| {
-            !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_))
+            !matches!(
+                sum,
+                SumVerdict::Unknown
+                    | SumVerdict::Plain
+                    | SumVerdict::Unmasked(_)
+                    | SumVerdict::Unexplained(_)
+            )
         })
         .collect();
-    let Sum::Off(value, slip) = judged.first()? else { return None };
+    let SumVerdict::Off(value, slip) = judged.first()? else { return None };
     // A term that is off as much as the others may look nearly right.
-    let is_off = |sum: &Sum| matches!(sum, Sum::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
+    let is_off = |sum: &SumVerdict| matches!(sum, SumVerdict::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
     if sums.iter().any(|sum| sum.is_right() && !is_off(sum)) {
         return None;
     }
-    let is_same = |sum: &&Sum| matches!(sum, Sum::Off(_, other) if other == slip);
+    let is_same = |sum: &&SumVerdict| matches!(sum, SumVerdict::Off(_, other) if other == slip);
     judged.iter().all(is_same).then_some((*value, *slip))
 }
 
@@ -193,7 +199,7 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
     Sighting::one_of(finding, Scope::step(term.step))
 }
 
-fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
+fn partial(rule: &Rule, term: &StepTerm<'_>, taken: usize, of: usize) -> Sighting {
     let message = format!(
         "the window of step {} has {taken} of {of} microbatches, but its loss is divided by {of}: it weighs {} times \
          as much as the others",
@@ -206,7 +212,7 @@ fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
 }
 
 /// Returns advice that depends on which known trainer divides or should divide; `None` without a known trainer.
-pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<String> {
+pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Option<String> {
     let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
     let own =
         constants().find(|it| it.divides && it.by.is_none() && it.factor == term.taken as f64);
@@ -221,7 +227,7 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
         .collect();
     let has = |name: &str| engines.contains(&name);
     match slip {
-        Slip::DividedBySteps => {
+        TermSlip::DividedBySteps => {
             let already = if has("transformers.Trainer") {
                 "the Trainer divides already"
             } else if has("Lightning") {
@@ -235,13 +241,13 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
             };
             Some(format!("{already}: leave out the division{at}"))
         }
-        Slip::NotDividedBySteps if has("transformers.Trainer") => Some(
+        TermSlip::NotDividedBySteps if has("transformers.Trainer") => Some(
             "where compute_loss accepts num_items_in_batch, the Trainer does not divide: divide the sum by it".to_owned(),
         ),
-        Slip::NotDividedBySteps if has("accelerate") => Some(
+        TermSlip::NotDividedBySteps if has("accelerate") => Some(
             "call accelerator.backward(loss), which divides, or divide by gradient_accumulation_steps".to_owned(),
         ),
-        Slip::NotDividedBySteps if has("DeepSpeed") => {
+        TermSlip::NotDividedBySteps if has("DeepSpeed") => {
             Some("call engine.backward(loss) with its scaling, or divide the loss".to_owned())
         }
         _ => None,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::case::Case;
-use crate::loss::law::{self, Law, Odd, Weights};
-use crate::loss::{Term, by_step};
+use crate::loss::law::{self, ElementWeights, Law, Odd};
+use crate::loss::{StepTerm, by_step};
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use zprobe_model::spec::Weighting;
@@ -35,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     let recorded: Vec<usize> = spec.recorded_steps().collect();
     let steps = by_step(case);
-    let of_step = |(step, terms): (&usize, &Vec<Term<'_>>)| {
+    let of_step = |(step, terms): (&usize, &Vec<StepTerm<'_>>)| {
         let is_recorded = recorded.contains(step);
         terms.iter().filter(|_| is_recorded).find_map(|term| match law::read(spec, term)?.law {
             Law::But(odd, times) => Some(sighting(case, rule, term, &odd, times)),
@@ -57,12 +57,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 fn in_one_step(
     case: &Case<'_>,
     rule: &Rule,
-    steps: &BTreeMap<usize, Vec<Term<'_>>>,
+    steps: &BTreeMap<usize, Vec<StepTerm<'_>>>,
 ) -> Option<Sighting> {
     let spec = case.observed.spec;
-    let terms: Vec<(&Term<'_>, Weights)> =
+    let terms: Vec<(&StepTerm<'_>, ElementWeights)> =
         steps.values().flatten().filter_map(|it| Some((it, law::read(spec, it)?))).collect();
-    let is_recorded = |term: &Term<'_>| spec.recorded_steps().any(|step| step == term.step);
+    let is_recorded = |term: &StepTerm<'_>| spec.recorded_steps().any(|step| step == term.step);
     let mut odd = terms.iter().filter_map(|(term, weights)| match &weights.law {
         Law::But(odd, times) if is_recorded(term) && term.is_divided_alone() => {
             Some((*term, odd, *times))
@@ -70,7 +70,7 @@ fn in_one_step(
         _ => None,
     });
     let (term, odd, times) = odd.next()?;
-    let same = |it: &Term<'_>| (it.number, it.name()) == (term.number, term.name());
+    let same = |it: &StepTerm<'_>| (it.number, it.name()) == (term.number, term.name());
     let others = terms.iter().filter(|(it, _)| it.step != term.step && same(it));
     let units: Vec<_> = others.map(|(it, weights)| weights.unit(it.noun())).collect();
     let unit = (*units.first()?)?;
@@ -151,7 +151,7 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 }
 
 /// Reports microbatches that each weigh a different multiple of the first.
-fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
+fn graded(rule: &Rule, term: &StepTerm<'_>, times: &[f64]) -> Sighting {
     let times: Vec<String> = times.iter().copied().map(weight_text).collect();
     let mut finding = rule.finding(format!(
         "the microbatches of a step weigh {} times as much as the first, on every rank",
@@ -162,7 +162,7 @@ fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
     Sighting::one_of(finding, scope)
 }
 
-fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64) -> Sighting {
+fn sighting(case: &Case<'_>, rule: &Rule, term: &StepTerm<'_>, odd: &Odd, times: f64) -> Sighting {
     let mut finding = rule.finding(odd.weighs(times));
     let ranks = 0..case.observed.spec.world_size;
     let steps = 0..case.observed.spec.gradient_accumulation_steps;

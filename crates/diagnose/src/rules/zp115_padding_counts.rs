@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::case::Case;
-use crate::loss::scale::{Sum, judge_all};
-use crate::loss::{Term, by_step, contract};
+use crate::loss::scale::{SumVerdict, judge_all};
+use crate::loss::{StepTerm, by_step, contract};
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use zprobe_model::spec::Weighting;
@@ -43,12 +43,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports a token that is padding and also a target.
 fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let mut fillers: BTreeMap<i64, Vec<Seen<'_>>> = BTreeMap::new();
+    let mut fillers: BTreeMap<i64, Vec<FillerSeen<'_>>> = BTreeMap::new();
     for (&(step, rank), losses) in &case.observed.script.losses {
         let terms = losses.iter().flat_map(|loss| loss.terms.iter().map(move |term| (loss, term)));
         for (loss, term) in terms {
-            let seen =
-                |filler| Seen { rank, at: loss.at.as_deref(), targets: term.elements, filler };
+            let seen = |filler| FillerSeen {
+                rank,
+                at: loss.at.as_deref(),
+                targets: term.elements,
+                filler,
+            };
             let filler = term.filler.iter().filter(|_| step == 0);
             filler.for_each(|it| fillers.entry(it.token).or_default().push(seen(it)));
         }
@@ -61,14 +65,15 @@ fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut steps = by_step(case);
     steps.retain(|step, _| case.observed.spec.recorded_steps().any(|it| it == *step));
-    let sum_of = |terms: &[Term<'_>], number: usize| judge_all(case, terms).get(number).cloned();
+    let sum_of =
+        |terms: &[StepTerm<'_>], number: usize| judge_all(case, terms).get(number).cloned();
     let is_unmasked = |number: usize| {
         let mut sums = steps.values().map(|terms| sum_of(terms, number));
-        sums.all(|sum| matches!(sum, Some(Sum::Unmasked(_))))
+        sums.all(|sum| matches!(sum, Some(SumVerdict::Unmasked(_))))
     };
     let terms = steps.values().next()?;
     let term = terms.iter().find(|term| is_unmasked(term.number))?;
-    let Some(Sum::Unmasked(value)) = sum_of(terms, term.number) else { return None };
+    let Some(SumVerdict::Unmasked(value)) = sum_of(terms, term.number) else { return None };
     let message = format!(
         "the term {} of the loss has no mask: it is summed over all places, but divided by the number of places that \
          another term's mask leaves; it weighs {} times what a mean does",
@@ -82,7 +87,7 @@ fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 }
 
 /// A token that fills the ends of a microbatch's rows.
-struct Seen<'a> {
+struct FillerSeen<'a> {
     rank: usize,
     at: Option<&'a str>,
     targets: usize,
@@ -90,7 +95,7 @@ struct Seen<'a> {
 }
 
 /// True if a token is padding: it fills the ends of rows of different lengths, and occurs hardly anywhere else.
-fn is_padding(seen: &[Seen<'_>]) -> bool {
+fn is_padding(seen: &[FillerSeen<'_>]) -> bool {
     let sum = |number: fn(&Filler) -> usize| {
         seen.iter().map(|it| number(it.filler)).sum::<usize>() as f64
     };
@@ -105,7 +110,7 @@ fn is_padding(seen: &[Seen<'_>]) -> bool {
         && sum(|it| it.repeats) <= REPEATED * sum(|it| it.pairs)
 }
 
-fn sighting(case: &Case<'_>, rule: &Rule, token: i64, seen: &[Seen<'_>]) -> Sighting {
+fn sighting(case: &Case<'_>, rule: &Rule, token: i64, seen: &[FillerSeen<'_>]) -> Sighting {
     let padding: usize = seen.iter().map(|it| it.filler.at_ends).sum();
     let targets: usize = seen.iter().map(|it| it.targets).sum();
     let message = format!(
@@ -133,7 +138,7 @@ mod tests {
     }
 
     fn is_found(filler: &Filler) -> bool {
-        is_padding(&[Seen { rank: 0, at: None, targets: 64, filler }])
+        is_padding(&[FillerSeen { rank: 0, at: None, targets: 64, filler }])
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::zp111_loss_scaled;
 use crate::bounds;
 use crate::case::Case;
-use crate::deviation::{Deviation, Part, Pattern, missing};
-use crate::norm::Clip;
+use crate::deviation::{Deviation, GradientPart, Pattern, missing};
+use crate::norm::Clipping;
 use crate::rule::{Merge, Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use crate::wording::{nothing_arrived, sources_text};
@@ -245,9 +245,9 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         }
         Pattern::PartLost(part) => {
             let (which, other) = match part {
-                Part::Forward => ("part that goes through the engine's forward", "other part"),
-                Part::FirstBackward => ("part of the first of two backwards", "second part"),
-                Part::Beside => {
+                GradientPart::Forward => ("part that goes through the engine's forward", "other part"),
+                GradientPart::FirstBackward => ("part of the first of two backwards", "second part"),
+                GradientPart::Beside => {
                     ("part outside of the engine's forward", "part of the engine's forward")
                 }
             };
@@ -430,11 +430,11 @@ fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) 
     let limit = case.observed.spec.gradient_clipping;
     let norm = case.norms.of(deviation.step).filter(|norm| limit > 0.0 && *norm > 0.0)?;
     // Weights are relative to the gradients before clipping by the norm that the rank computed.
-    let right = match Clip::of(&case.observed, &case.norms, deviation.step, deviation.example.rank)
-    {
-        Clip::By(factor) => factor,
-        Clip::No | Clip::Unbounded => 1.0,
-    };
+    let right =
+        match Clipping::of(&case.observed, &case.norms, deviation.step, deviation.example.rank) {
+            Clipping::By(factor) => factor,
+            Clipping::No | Clipping::Unbounded => 1.0,
+        };
     let applied = factor * right;
     let text = |norm: f64| format!("{norm:.3}");
     if right < 1.0 && (applied - 1.0).abs() < bounds::SAME_SCALE {

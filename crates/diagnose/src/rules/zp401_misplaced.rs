@@ -1,7 +1,7 @@
 //! ZP401: an element of the model is held by no optimizer, or by too many.
 
 use crate::case::Case;
-use crate::placement::Span;
+use crate::placement::OwnedSpan;
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_report::words::{abridged, amount, counted};
@@ -33,10 +33,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         [1, all, replicas]
     };
     // A script may have groups of ranks that hold the same elements.
-    let is_right = |span: &Span| {
+    let is_right = |span: &OwnedSpan| {
         is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()))
     };
-    let shared: Vec<Span> = held.filter(|span| !is_right(span)).collect();
+    let shared: Vec<OwnedSpan> = held.filter(|span| !is_right(span)).collect();
     [
         (lost, "no rank's optimizer holds"),
         (
@@ -78,11 +78,11 @@ fn strays(case: &Case<'_>) -> Option<String> {
 }
 
 /// True if no rank holds the span twice.
-fn is_once(span: &Span) -> bool {
+fn is_once(span: &OwnedSpan) -> bool {
     span.owners.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
+fn finding(case: &Case<'_>, rule: &Rule, spans: &[OwnedSpan], who: &str) -> Finding {
     let elements: usize = spans.iter().map(|span| span.flat.len()).sum();
     let mut names: Vec<String> =
         spans.iter().map(|span| case.observed.model.param_name(span.param)).collect();

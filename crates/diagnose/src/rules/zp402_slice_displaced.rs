@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::case::Case;
 use crate::deviation::{Deviation, Pattern};
-use crate::displacement::{Displaced, Held, MOST_STEPS, find, is_again};
+use crate::displacement::{Displaced, DisplacedContent, MOST_STEPS, find, is_again};
 use crate::rule::{Merge, Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use zprobe_report::RuleCode;
@@ -67,7 +67,7 @@ fn sighting(
 ) -> Sighting {
     let distance: Extent<i64> = displaced.iter().map(Displaced::distance).collect();
     let distance = distance.only().copied();
-    let message = if displaced.iter().all(|piece| piece.held == Held::Added) {
+    let message = if displaced.iter().all(|piece| piece.held == DisplacedContent::Added) {
         "gradients of other elements are added to the optimizer's: slices overlap".into()
     } else if let Some(distance) = distance {
         format!(
@@ -107,9 +107,9 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
         )
     };
     let held = match piece.held {
-        Held::Sum | Held::Added => String::new(),
-        Held::Own => format!(", of the gradients of rank {} only", piece.rank),
-        Held::OwnDivided => {
+        DisplacedContent::Sum | DisplacedContent::Added => String::new(),
+        DisplacedContent::Own => format!(", of the gradients of rank {} only", piece.rank),
+        DisplacedContent::OwnDivided => {
             format!(
                 ", of the gradients of rank {} only, divided by the number of ranks",
                 piece.rank
@@ -118,7 +118,7 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     };
     let (place, content) = (name(piece.place), name(piece.content));
     let elements = format!("rank {}: {} elements from {place} on", piece.rank, piece.elements);
-    if piece.held == Held::Added {
+    if piece.held == DisplacedContent::Added {
         return format!("{elements} have those from {content} on added to them");
     }
     format!("{elements} are those from {content} on{held}")

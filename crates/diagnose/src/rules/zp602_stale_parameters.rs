@@ -71,7 +71,7 @@ fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 }
 
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
-    let updated = Updated::new(case, step);
+    let updated = UpdatedWeights::new(case, step);
     let models =
         case.observed.buffers.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full);
     let (mut readers, mut owners) = (BTreeSet::new(), BTreeSet::new());
@@ -111,7 +111,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
 }
 
 /// The master weights of all owners after a step.
-struct Updated {
+struct UpdatedWeights {
     owners: Vec<(usize, Vec<f64>)>,
     /// The pieces of these weights, sorted by start, each with the index of its owner.
     pieces: Vec<(Fragment, usize)>,
@@ -119,7 +119,7 @@ struct Updated {
     ends: Vec<usize>,
 }
 
-impl Updated {
+impl UpdatedWeights {
     fn new(case: &Case<'_>, step: usize) -> Self {
         let (mut owners, mut pieces) = (Vec::new(), Vec::new());
         for master in case.observed.buffers.at(Point::MasterWeights, step) {

@@ -5,7 +5,7 @@ use crate::observed::RankProcess;
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use crate::signatures::recognise;
-use crate::stacks::{Place, own_lines};
+use crate::stacks::{StackPlace, own_lines};
 use zprobe_model::trace::{AgentLoss, Event, Outcome};
 use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, Finding, RuleCode};
@@ -96,7 +96,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
         message =
             format!("this engine cannot run this configuration here: {}: {message}", known.meaning);
     }
-    let own = |process: &RankProcess<'_>| Place::of(process).and_then(|place| place.own);
+    let own = |process: &RankProcess<'_>| StackPlace::of(process).and_then(|place| place.own);
     let places: Vec<_> = ranks.iter().map(|(_, process)| own(process)).collect();
     if let [Some(place), others @ ..] = &places[..]
         && others.iter().all(|other| other.as_ref() == Some(place))

@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::observed::{RankProcess, TimedOut};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
-use crate::stacks::{Place, told};
+use crate::stacks::{StackPlace, told};
 use zprobe_engines as engines;
 use zprobe_model::spec::{Observation, RunSpec};
 use zprobe_model::trace::{Event, Meeting, Waiting};
@@ -121,23 +121,23 @@ fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
 }
 
 /// Describes the stopped ranks, and the places of the others.
-fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
+fn told_stopped(stopped: &[usize], places: &[(usize, StackPlace)]) -> String {
     let is = if stopped.len() == 1 { "is" } else { "are" };
     let who = format!("{} {is} stopped, by SIGSTOP or a debugger", counted("rank", stopped));
-    let others: Vec<(usize, Place)> =
+    let others: Vec<(usize, StackPlace)> =
         places.iter().filter(|(rank, _)| !stopped.contains(rank)).cloned().collect();
     if others.is_empty() { who } else { format!("{who}, while {}", told(&others)) }
 }
 
 /// Returns the places of ranks in their programs, if their stacks were recorded.
-fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
-    let place = |rank: usize| Some((rank, Place::of(&case.observed.processes.ranks[rank])?));
+fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, StackPlace)> {
+    let place = |rank: usize| Some((rank, StackPlace::of(&case.observed.processes.ranks[rank])?));
     ranks.iter().filter_map(|rank| place(*rank)).collect()
 }
 
 /// Returns the ranks that wait for no other rank while others wait; these are the ranks that hang. Empty if all ranks
 /// wait, or none.
-fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
+fn outside(places: &[(usize, StackPlace)]) -> Vec<(usize, StackPlace)> {
     let (waiting, at_work): (Vec<_>, Vec<_>) =
         places.iter().cloned().partition(|(_, place)| place.meeting.is_some());
     if waiting.is_empty() { Vec::new() } else { at_work }
@@ -145,7 +145,7 @@ fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
 
 /// Returns the places of the ranks that do not wait for others: by their stacks, or else by the collectives that all
 /// ranks issued.
-fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
+fn at_work(places: &[(usize, StackPlace)], waiting: &[Waiting]) -> Vec<(usize, StackPlace)> {
     let by_stacks = outside(places);
     if !by_stacks.is_empty() || waiting.is_empty() {
         return by_stacks;
@@ -156,11 +156,11 @@ fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)
 
 /// Describes the places of the ranks that hang, and then of the ranks that wait for them; `None` if no stack was
 /// recorded.
-fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<String> {
+fn told_places(places: &[(usize, StackPlace)], at_work: &[(usize, StackPlace)]) -> Option<String> {
     if at_work.is_empty() {
         return (!places.is_empty()).then(|| told(places));
     }
-    let waiting: Vec<(usize, Place)> =
+    let waiting: Vec<(usize, StackPlace)> =
         places.iter().filter(|place| !at_work.contains(place)).cloned().collect();
     if waiting.is_empty() {
         return Some(told(at_work));

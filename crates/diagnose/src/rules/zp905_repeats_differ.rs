@@ -1,7 +1,7 @@
 //! ZP905: repeats of the same run do not have the same bits.
 
 use crate::case::Case;
-use crate::race::{First, What};
+use crate::race::{FirstDifference, ValueKind};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_model::spec::Model;
@@ -48,10 +48,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 /// Returns the flush that reduced the parameter over the ranks before this moment; `None` if it is not unique.
-fn bucket(case: &Case<'_>, first: &First, param: usize) -> Option<usize> {
+fn bucket(case: &Case<'_>, first: &FirstDifference, param: usize) -> Option<usize> {
     let moment = &first.moment;
     let reduced = [Point::Reduced, Point::BeforeStep, Point::OptimizerInput];
-    let is_behind = reduced.iter().any(|point| moment.what == What::Gradient(*point));
+    let is_behind = reduced.iter().any(|point| moment.what == ValueKind::Gradient(*point));
     let mut flushes = case.observed.hooks.flushes.iter().filter(|flush| {
         is_behind && Some(flush.step) == moment.step && flush.params.contains(&param)
     });
