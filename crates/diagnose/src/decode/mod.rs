@@ -106,6 +106,11 @@ impl Decoded {
         self.refusals.push(why);
     }
 
+    /// Iterates over the contributions at a point in a step.
+    pub fn at(&self, point: Point, step: usize) -> impl Iterator<Item = &Contribution> {
+        self.contributions.iter().filter(move |it| it.point == point && it.step == step)
+    }
+
     /// Iterates over the contributions at a point that are not as planned.
     pub fn departed(&self, point: Point) -> impl Iterator<Item = &Contribution> {
         self.contributions.iter().filter(move |it| it.point == point && !it.as_planned)
