@@ -1,4 +1,4 @@
-//! What a run could have shown: its power, and the parts of training that it did not exercise.
+//! The power of a run, and the parts of training that it did not exercise.
 
 use crate::case::Case;
 use crate::loss::{self, law, scale};
@@ -26,8 +26,7 @@ pub fn power(case: &Case<'_>) -> Power {
              would change every element by 1"
         ),
         (Method::Coded, Some(deviation)) => format!(
-            "a change of {deviation:.1e} of one contribution (1 of {contributions}) in one \
-             element{looked_at}"
+            "one contribution of {contributions} changed by {deviation:.1e} in one element{looked_at}"
         ),
         (Method::LeastSquares, Some(deviation)) => format!(
             "a weight that is off by {deviation:.1e} (losing 1 of {contributions} contributions would \
@@ -43,8 +42,8 @@ pub fn power(case: &Case<'_>) -> Power {
     }
 }
 
-/// Describes the pieces at the last word ([`zprobe_model::spec::RunSpec::last_word`]) that were too short to be
-/// decoded by themselves; `None` if there are none.
+/// Describes the pieces that were too short to be decoded by themselves, at the last point that shows the weights
+/// ([`zprobe_model::spec::RunSpec::last_word`]); `None` if no piece was too short.
 fn short_pieces(case: &Case<'_>) -> Option<String> {
     let spec = case.observed.spec;
     if spec.model != Model::Coded || case.placement.smallest_share().is_some() {
@@ -64,7 +63,7 @@ fn short_pieces(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Lists the parts of a run that its trace has no room for, with the consequences.
+/// Lists the parts of a run that were not recorded because they exceed the budget of the trace, with the consequences.
 fn left_out(case: &Case<'_>) -> Vec<String> {
     let spec = case.observed.spec;
     let mut missing = Vec::new();
@@ -155,7 +154,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     missing
 }
 
-/// Describes the parameters whose gradients an engine transforms; `None` if there are none.
+/// Describes the parameters whose gradients an engine transforms before the optimizer consumes them; `None` if no
+/// gradient is transformed.
 fn transformed(case: &Case<'_>) -> Option<String> {
     let observed = &case.observed;
     let all = (0..observed.model.params.len()).filter(|param| observed.is_transformed(*param));

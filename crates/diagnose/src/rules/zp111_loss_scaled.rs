@@ -32,16 +32,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     windows.chain(whole.map(|whole| of_whole(case, rule, &whole))).collect()
 }
 
-/// True for parameters with a weight of their own that cancels the wrong scale of the loss: in their update the loss
-/// weighs what a mean does, and it is wrong for all other parameters.
+/// True if the deviation is no error: these parameters have another factor, which cancels the wrong scale of the loss.
+/// In their update the loss weighs what a mean does, and it is wrong for all other parameters.
 pub(super) fn is_right_for(case: &Case<'_>, deviation: &Deviation) -> bool {
     matches!(deviation.pattern, Pattern::Scaled(_))
         && deviation.params.is_some()
         && slips_of(case).whole.is_some_and(|whole| undoes(case, deviation, whole.value))
 }
 
-/// True if, in every step and in all of their elements, the parameters have the weight that cancels this sum of the
-/// loss.
+/// True if the parameters of a deviation have, in every step and in all of their elements, the weight that cancels
+/// this sum of the loss.
 fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
     let is_it = |it: &Deviation| {
         let makes_up = |weight: f64| (weight * value - 1.0).abs() <= bounds::SAME_SCALE;
@@ -57,18 +57,18 @@ fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
     is_it(deviation) && deviation.params.iter().flatten().all(is_in_each_step)
 }
 
-/// The slips of a loss: slips of single windows, and the slip of the whole loss.
+/// The mistakes about the scale of a loss: in single windows, and in the whole loss.
 #[derive(Default)]
 struct Slips<'a> {
     /// The windows with fewer microbatches than they are divided by, as (a term, its microbatches, the divisor).
     windows: Vec<(StepTerm<'a>, usize, usize)>,
-    /// The slip of the whole loss, if there is one.
+    /// The mistake about the whole loss, if there is one.
     whole: Option<Whole<'a>>,
 }
 
-/// A slip of the whole loss.
+/// A mistake about the scale of the whole loss.
 struct Whole<'a> {
-    /// The terms of a step that has the slip.
+    /// The terms of the loss in a step with the mistake.
     terms: Vec<StepTerm<'a>>,
     /// The sum of the weights; 1 for a mean.
     value: f64,
@@ -107,7 +107,7 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     found
 }
 
-/// True if the slip is that ranks divide by only their own elements: all weights together are then too large by the
+/// True if the mistake is that ranks divide by only their own elements: all weights together are then too large by the
 /// number of ranks.
 fn is_of_own_ranks(case: &Case<'_>, terms: &[StepTerm<'_>], slip: TermSlip) -> bool {
     let spec = case.observed.spec;
@@ -120,7 +120,7 @@ fn is_of_own_ranks(case: &Case<'_>, terms: &[StepTerm<'_>], slip: TermSlip) -> b
     })
 }
 
-/// Returns the slip that explains the sums of all steps; `slips` has (step, sum, likeliest slip).
+/// Returns the mistake that explains the sums of all steps; `slips` has (step, sum, likeliest mistake).
 fn of_all_steps(
     case: &Case<'_>,
     steps: &BTreeMap<usize, Vec<StepTerm<'_>>>,
@@ -142,7 +142,8 @@ fn of_all_steps(
     of_first.find(|slip| values.len() > 1 && of_steps.iter().all(|it| it.contains(slip)))
 }
 
-/// Returns the slip of all judged terms, with their common sum; `None` if some terms are right or have other slips.
+/// Returns the mistake that all judged terms have in common, with their common sum; `None` if some terms are right or
+/// have other mistakes.
 fn common(sums: &[SumVerdict]) -> Option<(f64, TermSlip)> {
     let judged: Vec<&SumVerdict> = sums
         .iter()
@@ -211,7 +212,8 @@ fn partial(rule: &Rule, term: &StepTerm<'_>, taken: usize, of: usize) -> Sightin
     Sighting::one_of(finding, Scope::step(term.step))
 }
 
-/// Returns advice that depends on which known trainer divides or should divide; `None` without a known trainer.
+/// Returns advice about the division by the accumulation steps, which depends on the trainer; `None` for other
+/// mistakes and unknown trainers.
 pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Option<String> {
     let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
     let own =
@@ -264,8 +266,8 @@ fn effect(case: &Case<'_>, value: f64) -> Option<String> {
         )
     } else {
         format!(
-            "{inner} hides a common factor from the loss curve; clipping by norm and epsilon see gradients {value} \
-             times as large"
+            "{inner} cancels a common factor, so that the loss curve does not show it; but norm clipping and epsilon \
+             see gradients {value} times as large"
         )
     })
 }

@@ -23,7 +23,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Some(first) = case.repeats else { return Vec::new() };
     let moment = &first.moment;
     let mut finding = rule.finding(format!(
-        "{} of {} repeats of the same run hold other bits than repeat 0, first in the {}",
+        "{} of {} repeats of the same run are not bit-identical to repeat 0, first in the {}",
         first.repeats.len(),
         first.seen,
         moment.what.describe(),
