@@ -5,7 +5,6 @@
 //! that leaves an unexplained part, [`super::cut`] searches for places at which the weights change. Shorter pieces
 //! are compared, element by element, with known weights ([`super::short`]).
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -19,7 +18,7 @@ use super::groups::{PieceGroups, PiecePlace, whole};
 use super::hypotheses::{WeightSlip, slips};
 use super::scale::CommonScale;
 use super::short::{BestWeights, ElementSet};
-use super::together;
+use super::together::{Consumed, Together};
 use super::weights::{ColumnWeights, Expectations, KnownWeights};
 use super::windows::{Window, windows};
 use super::{Decoded, Factor, Reading, Scene, is_readable};
@@ -52,8 +51,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
         }
         let earlier = consumed.before(moment[0].step);
-        let together =
-            Together { decoder: &decoder, moment: &prepared, found: OnceCell::new(), earlier };
+        let together = Together::new(&decoder, &prepared, earlier);
         for ready in &prepared {
             let buffer = ready.buffer;
             if let (true, Some(step)) =
@@ -66,8 +64,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
             entries.add(buffer, decoder.read(ready, &together));
         }
-        let found = together.found.into_inner();
-        consumed.weights.extend(found.into_iter().flatten());
+        let found = together.into_found();
+        consumed.add(found);
     }
     Decoded {
         contributions: entries.into_contributions(),
@@ -109,41 +107,7 @@ impl Prepared<'_> {
     }
 }
 
-/// The weights that the partitions of all ranks hold together at one moment, computed on first use.
-pub(super) struct Together<'a> {
-    decoder: &'a Decoder<'a>,
-    moment: &'a [Prepared<'a>],
-    found: OnceCell<Vec<Rc<ColumnWeights>>>,
-    /// The weights that the partitions held together at earlier moments of the step.
-    pub earlier: &'a [Rc<ColumnWeights>],
-}
-
-/// The weights that the partitions of all ranks held together at the moments of a step so far. They help to read the
-/// update, which shows the consumed gradient.
-#[derive(Default)]
-struct Consumed {
-    step: Option<usize>,
-    weights: Vec<Rc<ColumnWeights>>,
-}
-
-impl Consumed {
-    /// Returns the known weights of a step, and forgets those of any other step.
-    fn before(&mut self, step: Option<usize>) -> &[Rc<ColumnWeights>] {
-        if self.step != step {
-            *self = Self { step, weights: Vec::new() };
-        }
-        &self.weights
-    }
-}
-
-impl Together<'_> {
-    pub fn candidates(&self) -> &[Rc<ColumnWeights>] {
-        let Decoder { spec, plan, code, .. } = self.decoder;
-        self.found.get_or_init(|| together::candidates(spec, plan, code, self.moment))
-    }
-}
-
-/// The inputs of decoding, and the data that all buffers share.
+/// The facts about a run that decoding needs, and the data that all buffers share.
 pub(super) struct Decoder<'a> {
     pub scene: &'a Scene<'a>,
     pub spec: &'a RunSpec,
@@ -160,7 +124,7 @@ fn in_pieces<'a>(pieces: &'a [Fragment], values: &'a [f64]) -> impl Iterator<Ite
     pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]).copied()
 }
 
-/// Adds to each of the weights the bound on the error of an element.
+/// Pairs each set of weights with the bound on the error of an element that holds them.
 fn with_slack(
     weights: Vec<Rc<ColumnWeights>>,
     groups: &PieceGroups,
@@ -269,8 +233,8 @@ impl<'a> Decoder<'a> {
         Ok(Some(Prepared { buffer, pieces, values, tolerance, factor, infinite }))
     }
 
-    /// Reads the common factor of a buffer of a user's script; `None` if all elements are 0 or too few to tell the
-    /// factor.
+    /// Reads the factor by which a user's script multiplied all gradients of a buffer; `None` if all elements are 0,
+    /// or if there are too few of them.
     fn scale(
         &self,
         buffer: &Buffer<'_>,
@@ -393,7 +357,8 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads a piece that is long enough to be decoded by itself, and returns the elements that differ from their
-    /// surroundings. `None` if the weights may be chance, because there are no spare rows.
+    /// surroundings. `None` if the piece has no more elements than there are weights, so that the weights may be
+    /// chance.
     fn read_long(
         &self,
         ready: &Prepared<'_>,
@@ -456,7 +421,8 @@ impl<'a> Decoder<'a> {
         Vec::new()
     }
 
-    /// Adds a piece to the groups, run by run, and returns the elements that differ from their surroundings.
+    /// Adds the runs of a piece that was cut to the groups, and returns the elements that differ from their
+    /// surroundings.
     fn add_runs(
         &self,
         ready: &Prepared<'_>,
@@ -474,7 +440,7 @@ impl<'a> Decoder<'a> {
         odd
     }
 
-    /// Returns the place of a fragment inside its parameter.
+    /// Returns the elements of a fragment, counted from the start of its parameter.
     fn elements(&self, fragment: &Fragment) -> PiecePlace {
         let first = self.plan.params()[fragment.param].offset;
         let Fragment { param, flat, .. } = fragment;
@@ -486,13 +452,14 @@ impl<'a> Decoder<'a> {
         planned.unwrap_or_else(|| ColumnWeights::new(vec![0.0; self.spec.contributions()]))
     }
 
-    /// Returns the parameter of a piece if its usage is not the ordinary one; otherwise `None`.
+    /// Returns the parameter of a piece if only some microbatches use it; `None` for a parameter of ordinary usage.
     pub(super) fn kind(&self, piece: &Fragment) -> Option<usize> {
         let usage = self.plan.usage(piece.param);
         (!usage.is_like(self.plan.ordinary())).then_some(piece.param)
     }
 
-    /// Cuts a buffer at parameters. A buffer with whole parameters is also cut at the ranks' partitions.
+    /// Cuts a buffer into pieces at the ends of its parameters. A buffer with whole parameters is also cut at the ends
+    /// of the ranks' partitions.
     fn pieces(&self, buffer: &Buffer<'_>) -> Vec<Fragment> {
         let pieces = infinity::parts(self.scene.observed, self.plan, buffer);
         match buffer.layout {

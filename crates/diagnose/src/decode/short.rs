@@ -1,8 +1,8 @@
 //! Pieces that are too short to be decoded, which are compared with known weights.
 //!
-//! Known weights are those found in the same buffer, the plan's own, the weights that the partitions of all ranks
-//! hold together, and the plan's weights changed by each named slip. A few elements may agree with several of them.
-//! Then it is only certain that the plan's weights are wrong, and all weights that agree are kept.
+//! Known weights are those found in the same buffer, the plan's own, the weights that the partitions of all ranks hold
+//! together, and the plan's weights changed by each known mistake. A few elements may agree with several of them. Then
+//! it is only certain that the plan's weights are wrong, and all weights that agree are kept.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,10 +10,11 @@ use std::rc::Rc;
 use zprobe_model::spec::Usage;
 use zprobe_model::trace::{LayoutName, Point};
 
-use super::coded::{Decoder, Prepared, Together};
+use super::coded::{Decoder, Prepared};
 use super::groups::PieceGroups;
 use super::hypotheses::{Owner, WeightSlip};
 use super::largest;
+use super::together::Together;
 use super::weights::{ColumnWeights, KnownWeights};
 use crate::bounds::DETERMINED_BITS;
 use crate::placement::Fragment;
@@ -32,32 +33,32 @@ pub(super) enum ElementSet {
 
 /// The weights that explain some elements best.
 pub(super) struct BestWeights {
-    /// The weights of the best explanation.
+    /// The weights themselves.
     pub weights: Rc<ColumnWeights>,
-    /// All weights that explain the elements, if these are too few to be certain; empty if the weights are certain.
+    /// All candidate weights, if there are too few elements to decide between them; empty if the weights are certain.
     pub possible: Vec<Rc<ColumnWeights>>,
-    /// The slip that turns the plan's weights into these weights; `None` if no slip was needed.
+    /// The known mistake that leads from the planned weights to these; `None` if no mistake was assumed.
     pub slip: Option<WeightSlip>,
     /// The largest part of an element that the weights do not explain.
     pub residual: f64,
 }
 
 impl BestWeights {
-    /// Creates an explanation that leaves `residual` unexplained.
+    /// Creates weights that leave `residual` of an element unexplained.
     pub fn new(weights: Rc<ColumnWeights>, residual: f64) -> Self {
         Self { weights, possible: Vec::new(), slip: None, residual }
     }
 
-    /// Creates an explanation that leaves nothing unexplained.
+    /// Creates weights that explain all elements exactly.
     pub fn exact(weights: Rc<ColumnWeights>) -> Self {
         Self::new(weights, 0.0)
     }
 }
 
 impl Decoder<'_> {
-    /// Returns the weights that explain elements of one kind of parameter. Weights from elsewhere in the buffer, or
-    /// of the plan, are certain. Weights of a named slip are certain only if no other slip fits and there are enough
-    /// elements to tell. If no weights fit, those with the smallest deviation are returned.
+    /// Returns the weights that explain elements of one kind of parameter. Weights from elsewhere in the buffer, or of
+    /// the plan, are certain. Weights of a known mistake are certain only if no other mistake fits and there are
+    /// enough elements to tell. If no weights fit, those with the smallest deviation are returned.
     pub fn explain(
         &self,
         kinds: &BTreeMap<Option<usize>, PieceGroups>,
@@ -141,8 +142,8 @@ impl Decoder<'_> {
         Some(BestWeights::new(Rc::clone(best.1), best.0))
     }
 
-    /// Returns the slips that explain the elements. The loss of a single gradient in odd elements only is not
-    /// considered.
+    /// Returns the weights of all known mistakes that explain the elements. For elements that differ from their
+    /// surroundings, mistakes about a single gradient are not considered.
     fn fitting_slips(
         &self,
         planned: &Rc<ColumnWeights>,
@@ -170,7 +171,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// The largest difference between pieces and the prediction of the weights.
+    /// Returns the largest difference between an element of the pieces and the sum of gradients with these weights.
     pub fn deviation(&self, weights: &ColumnWeights, pieces: &[Fragment], values: &[f64]) -> f64 {
         let sum = weights.sum(&self.code);
         let elements =
@@ -178,7 +179,7 @@ impl Decoder<'_> {
         largest(elements.map(|(element, value)| (value - sum.value(element)).abs()))
     }
 
-    /// Returns the weights, with 0 for gradients that a parameter with this `usage` does not have.
+    /// Returns the weights with 0 in place of those of gradients that a parameter with this `usage` does not have.
     fn as_used(&self, weights: &Rc<ColumnWeights>, usage: Usage) -> Rc<ColumnWeights> {
         if usage.uses_all() {
             return Rc::clone(weights);
