@@ -9,7 +9,7 @@ use crate::placement::ModelPlacement;
 use crate::race::FirstDifference;
 use zprobe_model::spec::Plan;
 
-/// All facts that a rule may look at.
+/// A recorded run with everything that the rules may look at.
 pub struct Case<'a> {
     /// The events of the trace, sorted by topic.
     pub observed: Observed<'a>,
@@ -27,6 +27,7 @@ pub struct Case<'a> {
     pub deviations: Vec<Deviation>,
     /// True if the ranks of a script train separately, as in local SGD, so that their gradients need not be averaged.
     pub is_apart: bool,
-    /// The first moment at which repeats of this run differ from it; `None` if they agree or there are no repeats.
+    /// The first moment at which repeats of this run differ from it; `None` if all repeats agree, or if the run was
+    /// not repeated.
     pub repeats: Option<&'a FirstDifference>,
 }

@@ -71,7 +71,7 @@ fn root(causes: &[Option<usize>], number: usize) -> usize {
     causes[number].map_or(number, |cause| root(causes, cause))
 }
 
-/// The elements of a scope as text.
+/// The text about the elements of a scope, for a message and for its evidence.
 struct ElementsText {
     /// The text for the message: the elements themselves if they are one run, otherwise their number.
     short: String,
@@ -109,8 +109,8 @@ fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
     })
 }
 
-/// Returns the finding with its place filled in. Findings about weights also list the steps, ranks and parameters
-/// of the scope.
+/// Returns the finding of a sighting. Its step, microbatch, rank and parameter come from the scope if the rule left
+/// them open. Findings about weights also list the steps, ranks and parameters of the scope.
 fn told(sighting: Sighting, case: &Case<'_>) -> Finding {
     let name = |&param: &usize| case.observed.model.param_name(param);
     let Sighting { mut finding, scope, merge } = sighting;

@@ -1,4 +1,4 @@
-//! The way from a trace to its report, step by step.
+//! The diagnosis of a recorded run, from the trace to the report.
 
 use zprobe_model::trace::Trace;
 use zprobe_report::{Ending, Finding, Report, Schema, Verdict};
@@ -19,7 +19,7 @@ pub fn diagnose(trace: &Trace) -> Report {
     examine(trace, None)
 }
 
-/// Diagnoses a recorded run, given the first difference from its repeats, if there is one.
+/// Diagnoses a recorded run. `repeats` is the first difference between the run and its repeats, if repeats differ.
 pub fn examine(trace: &Trace, repeats: Option<&FirstDifference>) -> Report {
     let observed = Observed::new(trace);
     let plan = observed.plan();

@@ -19,10 +19,10 @@ use crate::placement::Fragment;
 /// The largest number of steps that are examined together. Codes repeat, so that more steps add no information.
 pub const MOST_STEPS: usize = 4;
 
-/// The smallest number of elements by which a place is looked up.
+/// The smallest number of elements that are compared to look up a place.
 const SHORTEST_HEAD: usize = 8;
 
-/// The gradients that a displaced piece holds.
+/// The kind of gradients that a displaced piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DisplacedContent {
     /// The sum over the ranks, as planned for the place where the piece belongs.
@@ -31,7 +31,7 @@ pub enum DisplacedContent {
     Own,
     /// The rank's own gradients, divided by the number of ranks.
     OwnDivided,
-    /// The sum that is planned for this place, plus the sum of the displaced elements.
+    /// The sum that is planned for the place where the piece lies, plus the sum of the displaced elements.
     Added,
 }
 
@@ -70,7 +70,7 @@ pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
     if instead.is_empty() { added_to_others(case, steps, &sums) } else { instead }
 }
 
-/// Finds displaced pieces that replaced the gradients of their place.
+/// Finds displaced pieces that replaced the gradients of the place where they lie.
 fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Vec<Displaced> {
     // One index of a rank's own gradients takes as much memory as the index of the sums.
     let has_own = case.observed.replicas() > 1
@@ -101,8 +101,8 @@ fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Ve
     displaced(&candidates)
 }
 
-/// Finds displaced pieces that were added to the gradients of their place, as where the views of two gradients
-/// overlap.
+/// Finds displaced pieces that were added to the gradients of the place where they lie, as happens if the views of two
+/// gradients overlap.
 fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Vec<Displaced> {
     let mut candidates = Vec::new();
     for (rank, pieces) in consumed(case, steps) {
@@ -139,17 +139,18 @@ fn displaced(candidates: &[Candidate]) -> Vec<Displaced> {
 /// A piece that may be displaced.
 struct Candidate {
     piece: Displaced,
-    /// The piece agrees by chance with probability 2⁻ᵇⁱᵗˢ: each element whose sign agrees counts one bit.
+    /// The evidence for the piece, in bits: it agrees by chance with probability 2⁻ᵇⁱᵗˢ, because each element whose
+    /// sign agrees counts one bit.
     bits: f64,
     /// The number of places whose elements have the same sizes as the piece, whatever their signs.
     alternatives: usize,
-    /// The number of places in its part of the flat order at which the piece could have begun.
+    /// The number of places at which the piece could have begun, in the part of the flat order that contains it.
     places: usize,
     /// True if the piece and others explain most of the part of the flat order in which it lies.
     covers: bool,
 }
 
-/// Returns the distances of pieces that do not agree by chance, with the gradients that they hold.
+/// Returns the kinds and distances of pieces that do not agree by chance.
 ///
 /// A truly displaced slice explains the parts of parameters inside it. A piece in the middle of an unexplained part
 /// must be longer, because many places were tried for it. Several ranks with the same piece count once.
@@ -173,9 +174,9 @@ fn certain(candidates: &[Candidate]) -> HashSet<(DisplacedContent, i64)> {
     groups.into_iter().filter(|(_, group)| is_certain(group)).map(|(key, _)| key).collect()
 }
 
-/// Finds pieces of one part of the flat order that belong at other places, from start to end. Of pieces that are not
-/// certain by themselves, only one is kept for each distance at a time. `is_right` returns the number of right
-/// elements from an index on.
+/// Finds pieces of one part of the flat order that belong at other places, from start to end. Pieces at the same
+/// distance that are not certain by themselves do not overlap. `is_right` returns the number of right elements from an
+/// index on.
 fn in_piece(
     rank: usize,
     flat: &Range<usize>,
@@ -232,7 +233,8 @@ fn in_piece(
     found
 }
 
-/// True if the same pieces are displaced in the same way in the optimizers' input of `step`. No search is needed.
+/// True if the same pieces are displaced in the same way in the optimizers' input of `step`. This check is cheap,
+/// because it searches no places.
 pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     let sums = StepValues::planned(case, &[step], None);
     let consumed = consumed(case, &[step]);
@@ -261,7 +263,7 @@ pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     displaced.iter().all(is_there)
 }
 
-/// The values of elements in several steps.
+/// The values of the same elements in several steps.
 #[derive(Clone)]
 struct StepValues {
     /// The values of all elements, one list for each step.
@@ -395,14 +397,14 @@ fn of_rank(case: &Case<'_>, steps: &[usize], rank: usize) -> [PlaceIndex; 2] {
     [PlaceIndex::new(divided.clone().times_ranks(case)), PlaceIndex::new(divided)]
 }
 
-/// An index of the expected values of all elements, to look up places by content.
+/// An index of the expected values of all elements, which finds the positions with given values.
 struct PlaceIndex {
     elements: StepValues,
     /// The number of elements that are hashed for each place.
     head: usize,
-    /// Places by the hash of the first `head` values there.
+    /// Positions in the flat order, by the hash of the `head` values that start at them.
     by_head: HashMap<u64, Vec<usize>>,
-    /// The number of places by the hash of the first `head` absolute values there.
+    /// The number of positions, by the hash of the `head` absolute values that start at them.
     by_size: HashMap<u64, usize>,
 }
 
@@ -420,14 +422,14 @@ impl PlaceIndex {
         Self { elements, head, by_head, by_size }
     }
 
-    /// Returns the places whose first values equal those of `held` from `at` on.
+    /// Returns the positions whose values equal those of `held` from `at` on.
     fn starts(&self, held: &StepValues, at: usize) -> &[usize] {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[values, _]| self.by_head.get(&values)).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of places that would match `held` from `at` on if signs did not count. The absolute values of codes
-    /// repeat, but their signs never do.
+    /// The number of positions that would match `held` from `at` on if signs did not count. The absolute values of
+    /// codes repeat, but their signs never do.
     fn alternatives(&self, held: &StepValues, at: usize) -> usize {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[_, sizes]| self.by_size.get(&sizes)).copied().unwrap_or(0)

@@ -9,17 +9,17 @@ use crate::scope::{Extent, Scope};
 use zprobe_report::Finding;
 use zprobe_report::words::abridged;
 
-/// A group of backwards whose hooks misfired for overlapping sets of parameters.
+/// Backwards whose hooks fired too often or not at all, for overlapping sets of parameters.
 #[derive(Default)]
 pub struct MisfireGroup<'a> {
     /// The backwards in order, each with the parameters whose hooks misfired.
     backwards: Vec<(&'a BackwardAt, &'a Backward<'a>, Vec<usize>)>,
-    /// The union of these parameters over all backwards of the group.
+    /// The parameters whose hooks misfired in any backward of the group.
     params: BTreeSet<usize>,
 }
 
-/// Groups all backwards for which `odd` returns parameters, in order. Two independent bugs of different parameters
-/// get a group each.
+/// Groups the backwards in which hooks misfired, in order; `odd` returns the parameters of a backward whose hooks
+/// misfired. Independent bugs of different parameters get separate groups.
 pub fn groups<'a>(
     case: &'a Case<'_>,
     odd: impl Fn(&Backward<'a>) -> Vec<usize>,
@@ -54,7 +54,7 @@ impl<'a> MisfireGroup<'a> {
         self.backwards.first().map(|(_, backward, params)| (*backward, &params[..]))
     }
 
-    /// Creates the sighting of this group; `kind` names the misfiring in the evidence, such as "silent".
+    /// Creates the sighting of this group. `kind` says in the evidence how the hooks misfired, such as "silent".
     pub fn sighting(&self, case: &Case<'_>, mut finding: Finding, kind: &str) -> Sighting {
         let names: Vec<String> =
             self.params.iter().map(|&param| case.observed.model.param_name(param)).collect();

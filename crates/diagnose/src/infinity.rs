@@ -10,7 +10,8 @@ use zprobe_model::trace::Point;
 use crate::observed::{Buffer, Observed};
 use crate::placement::{Fragment, fragments};
 
-/// Returns the element of the flat order that the run makes infinite; `None` for a run without this shape.
+/// Returns the element of the flat order that the run makes infinite; `None` for a run without the shape
+/// `infinity-on-one-rank`.
 pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {
     if !observed.spec.has_shape(Shape::InfinityOnOneRank) {
         return None;
@@ -19,7 +20,8 @@ pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {
     Some(plan.params().iter().find(|param| param.name == name)?.offset)
 }
 
-/// Returns the element of the flat order that may be infinite in this buffer.
+/// Returns the element of the flat order that may be infinite in this buffer; `None` if all of its elements must be
+/// finite.
 pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Option<usize> {
     let element = element(observed, plan)?;
     let step = buffer.step?;
@@ -41,7 +43,7 @@ pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<F
     parts
 }
 
-/// Removes the planned element from the parts where its value is infinite or NaN. Also returns the number of removed
+/// Removes, from each part, the element that is planned to be infinite or NaN. Also returns the number of removed
 /// elements.
 pub fn without_planned(
     parts: Vec<Fragment>,

@@ -1,5 +1,5 @@
-//! The journey of the gradient, station by station: where the recorded buffers first depart from the plan, and which
-//! stations before that were right.
+//! The gradient's way from backward to the optimizer, buffer by buffer (each is a *station*): the first station that
+//! departs from the plan, and the stations before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use zprobe_report::{Contribution, Divergence, Family, Finding, Station};
 use crate::case::Case;
 use crate::observed::{Buffer, Observed};
 
-/// Lists every moment at which buffers were read, in the order of the journey.
+/// Lists the stations at which weights were read, in the order of the run.
 ///
-/// All ranks reach the same moments in the same order, but a rank that ended early lacks the last ones.
+/// All ranks reach the same stations in the same order, but a rank that ended early lacks the last ones.
 pub fn stations(case: &Case<'_>) -> Vec<Station> {
     let mut read: BTreeMap<StationKey, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
     for entry in &case.decoded.contributions {
@@ -33,8 +33,8 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
         .collect()
 }
 
-/// Returns the first departure of the journey from the plan. A finding about hooks or buckets comes before the
-/// buffers of its microbatch, because hooks and buckets produce these buffers.
+/// Returns the first point on the gradients' way from backward to optimizer that differs from the plan. A finding
+/// about hooks or buckets comes before the buffers of its microbatch, because hooks and buckets produce these buffers.
 pub fn first_divergence(
     case: &Case<'_>,
     stations: &[Station],
@@ -111,8 +111,7 @@ pub fn first_divergence(
     })
 }
 
-/// True if the wrong gradients of a script's station were changed after the previous backward, outside of any
-/// backward.
+/// True if the wrong gradients at a station of a script were changed outside of any backward, after the previous one.
 fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
     let Some(before) = station.microbatch.and_then(|it| it.checked_sub(1)) else { return false };
     let changed = &case.observed.script.changed;
@@ -125,7 +124,7 @@ fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
     of_ranks.any(|params| params.is_some_and(|params| params.iter().any(is_wrong)))
 }
 
-/// Returns the parameters that are not as planned at a station; `None` stands for all that no other entry names.
+/// Returns the names of the parameters that are not as planned at a station; `None` for all parameters.
 fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
     let is_here = |entry: &&Contribution| {
         StationKey::of(entry) == StationKey::at(station) && !entry.as_planned
@@ -139,7 +138,7 @@ fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
     Some(params)
 }
 
-/// A point of a step, or of one of the microbatches of the step.
+/// The point and time by which a station is known: a point of a step, or of one of its microbatches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct StationKey {
     step: usize,
@@ -157,7 +156,7 @@ impl StationKey {
     }
 }
 
-/// Returns the moments of the rank that recorded most of them, in its order.
+/// Returns the stations of the rank that recorded most of them, in the order of that rank.
 fn moments(observed: &Observed<'_>) -> Vec<StationKey> {
     let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
     for buffer in observed.buffers.all.iter().filter(|buffer| buffer.step.is_some()) {

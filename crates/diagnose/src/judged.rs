@@ -1,4 +1,4 @@
-//! The parts of a script's gradient sum that its verdict covers, and the parts that it leaves out.
+//! The parts of a script's training that its verdict covers, and the parts that it does not cover.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::loss::scale::{SumVerdict, judge};
 use crate::loss::{StepTerm, main};
 use zprobe_report::words::{amount, weight_text};
 
-/// Describes in one line which parts of a script's gradient sum were judged and which were not; `None` for runs of an
-/// engine.
+/// Describes in one line which parts of a script's training were judged and which were not; `None` for runs without a
+/// script.
 pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> Option<String> {
     case.observed.spec.script()?;
     let (mut judged, mut not) = (Vec::new(), Vec::new());

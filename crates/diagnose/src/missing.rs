@@ -1,4 +1,5 @@
-//! Elements that were not seen in any rank's optimizer: they are lost, or held but not recognised.
+//! Elements of the model that were not seen in any rank's optimizer: they are lost, or an optimizer holds them
+//! unrecognised.
 
 use crate::observed::Observed;
 use crate::placement::{ModelPlacement, OwnedSpan};
@@ -6,7 +7,7 @@ use zprobe_model::spec::{Plan, RunSpec};
 use zprobe_model::trace::LayoutName;
 use zprobe_report::words::{abridged, amount};
 
-/// The largest number of elements in a rank's piece of a parameter that is too short to be recognised by itself. A
+/// The number of elements up to which a rank's piece of a parameter is too short to be recognised by itself. A
 /// parameter with more unrecognised elements is not judged.
 const SHORT: usize = 16;
 
@@ -30,9 +31,9 @@ impl UnseenElements {
         Self::sorted(pieces, rooms(observed))
     }
 
-    /// Sorts pieces that no optimizer was seen to hold; `rooms` are the lengths of unrecognised runs of elements. A
-    /// room of exactly a piece's length belongs to that piece. The remaining rooms together are assigned to the
-    /// shortest pieces.
+    /// Sorts pieces that no optimizer was seen to hold into lost and unrecognised ones. `rooms` are the lengths of the
+    /// runs of elements in the optimizers that were not recognised. A run of exactly the length of a piece is taken
+    /// for that piece. The shortest of the other pieces share the other runs.
     fn sorted(mut pieces: Vec<OwnedSpan>, mut rooms: Vec<usize>) -> Self {
         let mut missing = Self::default();
         pieces.sort_by_key(|piece| piece.flat.len());

@@ -10,8 +10,8 @@ use crate::bounds;
 use crate::infinity;
 use crate::observed::Observed;
 
-/// The number that is added to the norm before the limit is divided by it, in `torch.nn.utils.clip_grad_norm_` and in
-/// DeepSpeed's `unscale_and_clip_grads` (`runtime/zero/stage_1_and_2.py`).
+/// The number that `torch.nn.utils.clip_grad_norm_` and DeepSpeed's `unscale_and_clip_grads`
+/// (`runtime/zero/stage_1_and_2.py`) add to the norm, before they divide the limit by the norm.
 const CLIP_EPSILON: f64 = 1e-6;
 
 /// The norms that the averaged gradients of a run must have, by step. Only coded data have known norms.
@@ -22,7 +22,7 @@ pub struct PlannedNorms {
 }
 
 impl PlannedNorms {
-    /// Computes the planned norms. A step with an infinite gradient has none.
+    /// Computes the planned norms. A step with an infinite gradient has no norm.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let spec = observed.spec;
         let elements = (0..plan.params().len())
@@ -54,7 +54,8 @@ impl PlannedNorms {
     }
 }
 
-/// The number of parameters that one parameter of the plan stands for: each rank has its own experts.
+/// The number of parameters of the model that one parameter of the plan stands for: experts are different on each
+/// rank.
 fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
     if plan.usage(param).is_experts() { spec.world_size } else { 1 }
 }
@@ -112,8 +113,8 @@ impl Clipping {
     }
 }
 
-/// Derives the norm that an engine clipped by from the norm that it reports. Some engines report the norm of the
-/// gradient of the scaled loss, and divide by the scale only for clipping, such as DeepSpeed's
+/// Returns the norm by which an engine clipped, given the norm that the engine `reported`. Some engines report the
+/// norm of the gradient of the scaled loss, and divide by the scale only for clipping, such as DeepSpeed's
 /// `FP16_UnfusedOptimizer.unscale_and_clip_grads` in `runtime/fp16/unfused_optimizer.py`.
 fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
     let off = |norm: f64| (norm / right).ln().abs();

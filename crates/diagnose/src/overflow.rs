@@ -14,7 +14,7 @@ pub enum Decision {
     Skipped,
 }
 
-/// Returns a rank's decision about a step; `None` if the rank did not get that far.
+/// Returns a rank's decision about a step; `None` if the rank ended before its decision.
 pub fn decision(
     observed: &Observed<'_>,
     plan: &Plan,
@@ -47,7 +47,7 @@ pub fn decision(
     }
 }
 
-/// Returns the reason why a step may overflow; `None` if no gradient of the step can.
+/// Returns the reason why a step may overflow; `None` if no gradient of the step can overflow.
 pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<String> {
     if step == 0 && infinity::element(observed, plan).is_some() {
         return Some("one element of one rank's gradient is infinite".to_owned());

@@ -24,7 +24,7 @@ pub struct Fragment {
     pub start: usize,
 }
 
-/// Consecutive elements of one parameter that the same ranks hold.
+/// Consecutive elements of one parameter that are all held by the same ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedSpan {
     /// The index of the parameter.
@@ -39,9 +39,9 @@ pub struct OwnedSpan {
 pub struct ModelPlacement {
     /// The fragments of each rank; `None` for a rank that never described its partition.
     partitions: Vec<Option<Vec<Fragment>>>,
-    /// The samples of recorded buffers, by rank and layout, for buffers that were not recorded in full.
+    /// The sampled elements of buffers that were not recorded in full, by rank and layout.
     samples: BTreeMap<(usize, LayoutName), LayoutSamples>,
-    /// The indices of the flat order at which a partition of some rank is cut.
+    /// The indices of the flat order at which a fragment of some rank begins or ends.
     cuts: BTreeSet<usize>,
 }
 
@@ -118,8 +118,8 @@ impl ModelPlacement {
         self.partitions.iter().all(Option::is_some)
     }
 
-    /// True if the step has a gradient for any element of a rank's optimizer. A rank that never described its
-    /// partition counts as due.
+    /// True if the step has a gradient for any element of a rank's optimizer, or if the rank never described its
+    /// partition.
     pub fn is_due(&self, plan: &Plan, step: usize, rank: usize, ga: usize) -> bool {
         let ranks = 0..self.partitions.len();
         let used = |param: usize| {
@@ -136,7 +136,7 @@ impl ModelPlacement {
         self.partitions.iter().position(|other| other.as_ref() == Some(held))
     }
 
-    /// Cuts a fragment wherever some rank's partition is cut.
+    /// Cuts a fragment wherever the partition of some rank begins or ends.
     pub fn cut(&self, fragment: Fragment) -> impl Iterator<Item = Fragment> + '_ {
         let Fragment { param, flat, start } = fragment;
         let inner = self.cuts.range(flat.start + 1..flat.end.max(flat.start + 1)).copied();
@@ -181,9 +181,9 @@ impl ModelPlacement {
     }
 }
 
-/// The samples recorded of all buffers of one layout.
+/// The sampled elements of the buffers of one layout.
 struct LayoutSamples {
-    /// The share of the elements that is sampled.
+    /// The share of the elements that are sampled.
     share: f64,
     /// The number of sampled trainable elements; `None` if the first or last element of a piece is not sampled.
     wanted: Option<usize>,

@@ -1,4 +1,4 @@
-//! Remarks on a user's script: facts that are worth knowing but are no errors.
+//! Remarks on a user's script: facts that the user may want to know, but that are no errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Repeats of one run: differences between them, to the last bit, were decided by chance.
+//! The comparison of repeats of the same run. If repeats differ in any bit, chance has decided something.
 //!
 //! Each repeat is diagnosed by itself, like any run. In addition, all of its recorded values are compared with those
 //! of the first repeat at the same [`Moment`]. A value that a repeat lacks because it ended early is no difference.
@@ -20,12 +20,13 @@ pub struct RepeatComparison {
     seen: BTreeMap<Moment, usize>,
     /// The numbers of the repeats that differ from the first one, by moment.
     differing: BTreeMap<Moment, Vec<usize>>,
-    /// The difference at the first moment at which each repeat differs.
+    /// The values that differ at the first moment at which each repeat differs from repeat 0.
     how: BTreeMap<Moment, ValueDifference>,
-    /// The verdict on each repeat. `findings` has the findings of each repeat, and `shown` the worst report with the
-    /// number of its repeat.
+    /// The verdict on each repeat.
     verdicts: Vec<Verdict>,
+    /// The findings of each repeat.
     findings: Vec<Vec<Finding>>,
+    /// The number of the repeat with the worst verdict, and its report.
     shown: (usize, Report),
 }
 
@@ -44,7 +45,7 @@ impl RepeatComparison {
         }
     }
 
-    /// Adds the next repeat.
+    /// Adds the next repeat, and compares it with repeat 0.
     pub fn add(&mut self, trace: &Trace) {
         let number = self.verdicts.len();
         self.compare(number, trace);
@@ -150,8 +151,8 @@ impl RepeatComparison {
     }
 }
 
-/// Merges the findings of all repeats to one for each rule, taken from the shown repeat if it has one. A finding that
-/// some repeats lack lists the repeats that have it.
+/// Merges the findings of all repeats, so that each rule has one finding: that of the shown repeat, if it has one. If
+/// only some repeats have the finding, its evidence lists them.
 fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     let mut findings: Vec<Finding> = by_repeat[shown].clone();
     for finding in by_repeat.iter().flatten() {
@@ -175,9 +176,9 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     findings
 }
 
-/// Moves findings that not all repeats have, or that they have in different places, under the race as its
-/// consequences, and returns the others. A crash is never moved, and nothing is moved under a warning, because sums
-/// in another order do not cause errors.
+/// Makes each finding that only some repeats have, or that repeats have in different places, a consequence of the
+/// race, and returns the others. A crash is never moved, and nothing is moved under a warning, because sums in another
+/// order do not cause errors.
 fn without_consequences(
     race: &mut Finding,
     findings: Vec<Finding>,
@@ -203,19 +204,19 @@ fn without_consequences(
     roots
 }
 
-/// True if a repeat has a finding of this rule, as a finding or as a consequence.
+/// True if these findings of a repeat, or their consequences, include one of the rule `code`.
 fn has(findings: &[Finding], code: &str) -> bool {
     let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
     findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
 }
 
-/// True if every repeat has a finding of this rule.
+/// True if every repeat has a finding or a consequence of the rule `code`.
 fn in_all(by_repeat: &[Vec<Finding>], code: &str) -> bool {
     by_repeat.iter().all(|findings| has(findings, code))
 }
 
-/// True if a repeat has a finding of the same rule in the same place, or only as a consequence, whose place is
-/// unknown.
+/// True if these findings of a repeat include one of the same rule in the same place as `finding`. A consequence of
+/// the same rule counts too, because its place is unknown.
 fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
     let place = |it: &Finding| (it.step, it.microbatch, it.rank, it.bucket, it.param.clone());
     let mut own = findings.iter().filter(|it| it.code == finding.code).peekable();

@@ -1,5 +1,4 @@
-//! Replicas of a script's parameters: whether the ranks begin and stay with the same values, and whether they have
-//! to.
+//! Replicas of parameters on several ranks: where they must agree, and where those of a script differ.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +38,8 @@ pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
     unlike
 }
 
-/// Returns the reason why ranks without averaged gradients may be right; `None` if they have to average gradients.
+/// Returns the reason why the ranks of a script may be right not to average their gradients; `None` if they have to
+/// average them.
 pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<String> {
     observed.spec.script()?;
     if deviations.is_empty() {

@@ -1,8 +1,8 @@
 //! Failures of the software around an engine, and the meaning of its exceptions. Bugs of engines are listed in
 //! [`zprobe_zoo`].
 
-/// A failure that is no bug: the engine, or software it depends on, does not support this configuration here. Such a
-/// failure says nothing about gradients.
+/// A known failure that is no bug: the engine, or software on which it depends, does not support this configuration on
+/// this machine. Such a failure says nothing about gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureSignature {
     /// The substrings that a rank's error message must all contain.

@@ -7,9 +7,9 @@ use zprobe_report::words::counted;
 /// The largest number of lines of the user's code that are shown of one stack.
 const MOST_OWN: usize = 4;
 
-/// Files of torch and other packages that wait, or may wait, for other ranks, with the name of the call; an empty
-/// name stands for the name of the function. A name that ends with a slash is a directory, and follows the files
-/// inside it.
+/// The files of torch and other packages whose functions wait, or may wait, for other ranks, each with a name for the
+/// call; an empty name stands for the name of the function. A path that ends with a slash is a directory, and comes
+/// after the files inside it.
 const MEETINGS: [(&str, &str); 8] = [
     ("torch/distributed/distributed_c10d.py", ""),
     ("torch/distributed/rendezvous.py", "the rendezvous"),
@@ -21,12 +21,13 @@ const MEETINGS: [(&str, &str); 8] = [
     ("zprobe_exec/mailbox.py", "zprobe's own exchange between the ranks"),
 ];
 
-/// The place of a rank in its program.
+/// The call and the lines of code in which a rank is, as read from its stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackPlace {
-    /// The name of the call in which the rank waits, or may wait, for other ranks.
+    /// The name of the call in which the rank waits, or may wait, for other ranks; `None` if it waits for no other
+    /// rank.
     pub meeting: Option<String>,
-    /// The innermost frame of the user's own code.
+    /// The innermost frame of the user's own code; `None` for a stack without such a frame.
     pub own: Option<String>,
     /// The innermost frame of the whole stack.
     pub innermost: String,
@@ -82,7 +83,7 @@ fn meeting(frames: &[Frame]) -> Option<String> {
     outside.take_while(|frame| known(frame) == Some("")).last().map(|frame| frame.function.clone())
 }
 
-/// Describes the places of ranks; ranks at the same place share a clause.
+/// Describes the places of ranks in one sentence; ranks at the same place share a clause.
 pub fn told(places: &[(usize, StackPlace)]) -> String {
     let mut groups: Vec<(&StackPlace, Vec<usize>)> = Vec::new();
     for (rank, place) in places {

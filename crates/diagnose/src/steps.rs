@@ -40,8 +40,8 @@ fn mean(losses: &[Option<f64>]) -> Option<f64> {
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
-/// The joint norm of the inputs of all ranks' inner optimizers. `None` if an input was not seen, or if only a part of
-/// the elements is on several ranks, so that it is unknown which count once.
+/// Returns the norm of the gradient that all ranks' inner optimizers consumed. `None` if an input was not seen, or if
+/// only some elements are on several ranks, so that it is unknown which of them to count once.
 fn input_norm(case: &Case<'_>, step: usize) -> Option<f64> {
     let observed = &case.observed;
     let inputs: Vec<_> = observed.buffers.at(Point::OptimizerInput, step).collect();

@@ -91,7 +91,7 @@ fn common_factor(case: &Case<'_>) -> Option<String> {
     })
 }
 
-/// Returns the norms of gradient buffers: one row for each moment, one column for each rank.
+/// Returns the norms of gradient buffers: one entry for each moment of the run, with the norm of each rank.
 pub fn norms(case: &Case<'_>) -> Vec<Norms> {
     // Moments are listed in the order in which the first rank reached them.
     let mut moments: Vec<Vec<&Buffer<'_>>> = Vec::new();
@@ -110,7 +110,7 @@ pub fn norms(case: &Case<'_>) -> Vec<Norms> {
     moments.iter().filter_map(|held| norms_of(case, held)).collect()
 }
 
-/// Returns the row of one moment; `held` has the buffer of each rank at that moment.
+/// Returns the norms of one moment; `held` has the buffer of each rank at that moment.
 fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
     let first = held.first()?;
     let mut norms = vec![None; case.observed.spec.world_size];
@@ -141,7 +141,7 @@ fn norms_of(case: &Case<'_>, held: &[&Buffer<'_>]) -> Option<Norms> {
     })
 }
 
-/// Returns the ending of each rank.
+/// Returns how the process of each rank ended.
 pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
     let host_stderr = case.observed.processes.host_stderr;
     case.observed
@@ -200,7 +200,7 @@ pub fn buckets(case: &Case<'_>) -> Vec<Flush> {
     flushes
 }
 
-/// Compares the gradient hooks with the autograd graph.
+/// Counts, for each backward, the gradient hooks that fired and the parameters that the autograd graph reaches.
 pub fn hooks(case: &Case<'_>) -> Hooks {
     let counts: Vec<HookCount> = case
         .observed
@@ -233,7 +233,8 @@ pub fn hooks(case: &Case<'_>) -> Hooks {
     }
 }
 
-/// Returns the backwards parameter by parameter; ranks with equal backwards share an entry.
+/// Returns the counts of hooks and gradients of each parameter in each backward; ranks with equal counts share an
+/// entry.
 fn firings(case: &Case<'_>) -> Vec<Firings> {
     let params = case.observed.model.params.len();
     let counts = |list: Option<&[u32]>| -> Option<Vec<u32>> {

@@ -45,8 +45,8 @@ pub fn cut(
     (4 * odd(&labels) <= len).then(|| PieceCut::new(piece, &labels, known))
 }
 
-/// Separates the elements of a piece that are as planned from the others; `None` if more than half are not as
-/// planned.
+/// Cuts a piece into the elements that hold the `planned` weights and the others; `None` if more than half of the
+/// elements are not as planned.
 pub fn differing(
     code: &Code,
     piece: &Fragment,
@@ -60,7 +60,7 @@ pub fn differing(
     (2 * odd <= piece.flat.len()).then(|| PieceCut::new(piece, &labels, planned))
 }
 
-/// For each of the `known` weights, tells which elements of a piece hold them.
+/// Returns, for each of the `known` weights, which elements of a piece hold them.
 fn right(
     code: &Code,
     piece: &Fragment,
@@ -94,7 +94,7 @@ impl PieceCut {
     }
 }
 
-/// Returns the index of the weights that all but a few elements hold. The exceptions must be so few that chance, with
+/// Returns the index of the weights that all elements but a few hold. The exceptions must be so few that chance, with
 /// probability 1/2 for each element, cannot explain the agreement.
 fn sparse(right: &[Vec<bool>], len: usize) -> Option<usize> {
     let wrong = |label: &usize| right[*label].iter().filter(|right| !**right).count();

@@ -92,7 +92,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// Returns the coarsest dtype that gradients pass through.
+/// Returns the dtype with the fewest bits of precision through which gradients pass.
 fn narrowest(spec: &RunSpec) -> Dtype {
     let through = [spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let coarser = |a: Dtype, b: Dtype| if a.unit_roundoff() > b.unit_roundoff() { a } else { b };
@@ -112,11 +112,12 @@ pub(super) fn elements<'v>(
         .filter_map(|(element, place)| Some((element, *values.get(place)?)))
 }
 
-/// The values of local gradients, by number of the gradient in the whole run, and then by index in the flat order.
+/// The local gradients of a run. The outer key is the number of the gradient in the whole run, and the inner key is
+/// the index of an element in the flat order.
 pub(super) type Columns = BTreeMap<usize, HashMap<usize, f64>>;
 
-/// Returns the local gradients by number in the whole run, divided by `divisor`. Microbatches that never ran are
-/// missing.
+/// Returns the local gradients of the run, divided by `divisor`. Gradients of microbatches that never ran are left
+/// out.
 pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String> {
     let spec = scene.observed.spec;
     scene
@@ -141,7 +142,7 @@ pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String
 
 /// The least-squares problem of some elements of the flat order in one step.
 pub(super) struct System {
-    /// The numbers of the gradients of this step and of the steps just before.
+    /// The numbers of the gradients whose weights are unknown: those of this step and of the steps just before.
     pub present: Vec<usize>,
     /// The elements of the gradients; each column is one gradient.
     pub matrix: DMatrix<f64>,
@@ -159,7 +160,7 @@ pub(super) struct System {
     pub current: usize,
 }
 
-/// The result of solving for the weights in a buffer.
+/// The weights in a buffer, and the precision of its sums.
 struct Solution {
     /// The weights and the condition number, or the reason why there are none.
     reading: Result<(Reading, f64), String>,
@@ -253,7 +254,7 @@ impl System {
             .fold(0.0, f64::max)
     }
 
-    /// Solves for the weights in `values`.
+    /// Solves for the weights that the gradients have in a buffer with these `values`.
     fn solve(
         &self,
         spec: &RunSpec,
@@ -329,8 +330,8 @@ impl System {
         Remainder::new(spec, point, elements)
     }
 
-    /// Returns the gradients whose sum a buffer holds; `None` if the buffer holds one of them more than once, or one
-    /// of an earlier step.
+    /// Returns the gradients whose sum a buffer holds; `None` if the buffer holds a gradient more than once, or a
+    /// gradient of an earlier step.
     fn sums(
         &self,
         spec: &RunSpec,
@@ -358,7 +359,7 @@ impl System {
         })
     }
 
-    /// The norm of the rigorous elementwise bound on rounding.
+    /// Computes the bound on the norm of all rounding errors in a buffer, from a bound for each element.
     fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>, clipping: f64) -> f64 {
         let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
         // The bound counts the casts to and from the wire, the division by W, which may precede the casts, and the

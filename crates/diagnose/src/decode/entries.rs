@@ -1,4 +1,4 @@
-//! Readings of many ranks, merged into one entry where they agree.
+//! The entries of a report about contributions. In large runs, ranks whose readings agree share an entry.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::hypotheses::WeightSlip;
 use super::{Reading, Scene, contribution};
 use crate::observed::Buffer;
 
-/// The largest world size at which each rank has entries of its own.
+/// The largest world size at which ranks do not share entries.
 const MOST_APART: usize = 64;
 
 /// The entries of a report, in the order in which they were added.
@@ -22,7 +22,7 @@ pub struct Entries<'a> {
 }
 
 struct MergedReading<'a> {
-    /// The buffer of the first rank.
+    /// The buffer of the first rank of the entry.
     buffer: Buffer<'a>,
     reading: Reading,
     /// The other ranks with the same reading, as runs of [first, last].

@@ -83,7 +83,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// Returns a rank whose agent was lost before all of its gradients of a step were recorded.
+/// Returns the first rank whose machine was lost before all of its gradients of a step were recorded; `None` if all
+/// gradients were recorded.
 fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     let spec = scene.observed.spec;
     let is_lost =
@@ -95,13 +96,13 @@ fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     })
 }
 
-/// The samples of a buffer, parameter by parameter.
+/// The recorded elements of a buffer, parameter by parameter.
 struct ParamSamples {
-    /// The elements' indices in the flat order, and their values, by parameter.
+    /// The indices of the elements in the flat order and their values, by parameter.
     params: BTreeMap<usize, (Vec<usize>, Vec<f64>)>,
 }
 
-/// The gradients that a buffer may hold.
+/// The gradients that a buffer of a step may hold.
 struct StepGradients<'a> {
     spec: &'a RunSpec,
     /// The local gradients of the run.
@@ -117,7 +118,7 @@ struct BufferWeights {
     condition: f64,
 }
 
-/// The weights of some parameters, before the common factor is known.
+/// The weights in some parameters of a buffer, before they are divided by the common factor of all gradients.
 struct Fit {
     params: Vec<usize>,
     usage: Usage,
@@ -127,7 +128,7 @@ struct Fit {
     error: DVector<f64>,
     /// The bound on the error of a weight.
     tolerance: f64,
-    /// True if the difference is no larger than rounding.
+    /// True if `error` is no larger than rounding.
     explained: bool,
 }
 
@@ -183,7 +184,7 @@ impl ParamSamples {
         Ok(BufferWeights { readings: readings.collect(), factor, condition })
     }
 
-    /// Fits the parameters of one usage: parameters that agree share a fit.
+    /// Fits the weights of parameters with the same usage. Parameters with the same weights share a fit.
     fn fits(
         &self,
         moment: &StepGradients<'_>,
@@ -225,7 +226,7 @@ impl ParamSamples {
         Ok(apart.into_iter().map(|fit| if fit.explained { again(fit) } else { fit }).collect())
     }
 
-    /// Fits the weights of some parameters together.
+    /// Fits the weights of some parameters together, from all of their elements.
     fn fit(
         &self,
         moment: &StepGradients<'_>,
@@ -319,7 +320,8 @@ impl Fit {
             && self.system.present.iter().zip(self.weights.iter()).all(is_like)
     }
 
-    /// Returns the weights relative to the common factor; `planned` are the weights of the plan.
+    /// Returns the weights divided by the common factor `factor`. Gradients without a readable weight get their
+    /// `planned` one.
     fn reading(&self, planned: Vec<f64>, factor: f64, covered: f64) -> Reading {
         let Self { system, explained, .. } = self;
         let tolerance = self.tolerance / factor;

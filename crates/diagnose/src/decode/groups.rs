@@ -11,7 +11,7 @@ use crate::placement::Fragment;
 use zprobe_model::spec::Usage;
 use zprobe_report::Elements;
 
-/// The index of a parameter; for a part of its elements, also the index of the first one and the end of the range.
+/// A parameter, by its index, or a part of its elements: the index of the first one and the end of the range.
 pub(super) type PiecePlace = (usize, Option<[usize; 2]>);
 
 /// Returns the place of a piece that covers its parameter as a whole.
@@ -29,7 +29,7 @@ pub(super) struct PieceGroups {
 }
 
 struct PieceGroup {
-    /// The explanation of the first piece.
+    /// The weights of the first piece.
     read: BestWeights,
     /// True if the weights explain the pieces.
     explained: bool,
@@ -60,17 +60,17 @@ impl PieceGroups {
         self.groups.iter().filter(is_definite).map(|group| &group.read.weights)
     }
 
-    /// True if some piece has no weights that explain it.
+    /// True if no weights explain some piece.
     pub fn has_unexplained(&self) -> bool {
         self.groups.iter().any(|group| !group.explained)
     }
 
-    /// True if the weights explain the elements from which they were read.
+    /// True if these weights explain the elements from which they were read, up to rounding.
     pub fn explains(&self, read: &BestWeights) -> bool {
         read.residual <= self.tolerance || read.residual <= self.slack(&read.weights)
     }
 
-    /// Adds places with the explanation of their elements.
+    /// Adds pieces at these places, which hold the weights `read`, to a group.
     pub fn add(&mut self, read: BestWeights, places: impl IntoIterator<Item = PiecePlace>) {
         // There may be tens of thousands of weights, so that they are compared only if the comparison decides.
         let explained = self.explains(&read);
@@ -114,8 +114,8 @@ impl PieceGroups {
         self.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation)
     }
 
-    /// Turns each group into a reading. If ordinary parameters form a single group, its reading names no parameters:
-    /// it stands for all that no other reading of the buffer names.
+    /// Turns each group into a reading. If all ordinary parameters are in one group, its reading names no parameters:
+    /// it stands for all parameters that no other reading of the buffer names.
     pub fn into_readings(self, covered: f64, name: impl Fn(usize) -> String) -> Vec<Reading> {
         let ordinary = self.groups.len() == 1 && !self.special;
         let name = &name;

@@ -1,4 +1,5 @@
-//! Hypotheses about a piece that is too short to be decoded: the named slips.
+//! Hypotheses about a piece that is too short to be decoded: each known mistake (*slip*) multiplies the planned
+//! weights by certain factors.
 
 use zprobe_model::spec::RunSpec;
 use zprobe_model::spec::code::Code;
@@ -6,7 +7,7 @@ use zprobe_model::spec::code::Code;
 use super::weights::ColumnWeights;
 use crate::placement::Fragment;
 
-/// The factors by which a slip multiplies the plan's weights.
+/// A known mistake of an engine, as the factors by which it multiplies the planned weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WeightSlip {
     /// Different factors for each microbatch, on the rank that holds the buffer and on all other ranks.
@@ -27,10 +28,10 @@ pub enum WeightSlip {
     },
 }
 
-/// The largest number of microbatches per step for which slips of single microbatches are tried on short pieces.
+/// The largest number of microbatches per step for which mistakes about single microbatches are tried on short pieces.
 const MOST_PLACES: usize = 1 << 10;
 
-/// The step and the rank of a buffer, which tell the holder's own gradients from those of other ranks.
+/// The step and the rank of a buffer, by which a rank's own gradients are told from those of other ranks.
 #[derive(Clone, Copy)]
 pub struct Owner {
     /// The index of the optimizer step.
@@ -40,12 +41,12 @@ pub struct Owner {
 }
 
 impl WeightSlip {
-    /// Returns the plan's weights on `rank`, changed by the slip.
+    /// Returns the planned weights on `rank`, changed by the mistake.
     pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
         planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
     }
 
-    /// True if the slip changes any of the plan's weights on `rank`.
+    /// True if the mistake changes any of the planned weights on `rank`.
     pub fn changes(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
         let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
         match self {
@@ -71,8 +72,8 @@ impl WeightSlip {
         }
     }
 
-    /// True if the slip explains a piece, up to `tolerance` in each element. The slip's weights are not computed for
-    /// this: the sums of the plan's weights are shared by all ranks, and single gradients are cheap.
+    /// True if the mistake explains a piece, up to `tolerance` in each element. The changed weights are not computed,
+    /// because that is slow: sums with the planned weights are shared by all ranks, and single gradients are cheap.
     pub fn fits(
         &self,
         spec: &RunSpec,
@@ -107,7 +108,7 @@ impl WeightSlip {
     }
 }
 
-/// Returns all named slips of a run.
+/// Returns all known mistakes that a run of this specification may have.
 pub fn slips(spec: &RunSpec) -> Vec<WeightSlip> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let world_size = world as f64;

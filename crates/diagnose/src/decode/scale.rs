@@ -13,13 +13,13 @@ use super::{Factor, largest};
 use crate::bounds::{self, STANDARD_ERRORS};
 use crate::placement::Fragment;
 
-/// Weights below this share of the largest weight are noise.
+/// The share of the largest weight below which a weight is noise.
 const NOISE: f64 = 1.0 / 256.0;
 
-/// The common factor of a buffer, and the rounding bound that it implies.
+/// The factor that all gradients in a buffer have in common, and the rounding bound that it implies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CommonScale {
-    /// The value of a gradient's code in the buffer, in units of the code; 1/W for an average.
+    /// The factor by which the buffer holds each gradient's code; 1/W for an average.
     pub factor: Factor,
     /// The bound on the error of an element after the division by the factor, in contributions.
     pub tolerance: f64,
@@ -157,9 +157,9 @@ fn roundings(spec: &RunSpec) -> usize {
     bounds::FACTORS + divided
 }
 
-/// Returns the mean of the largest group of equal numbers; each number comes with a flag that its piece is even. A
-/// group of at least half that size, nearer to `expected` and made only of even pieces, is preferred, because a slip
-/// may affect most parameters.
+/// Returns the mean of the largest group of equal numbers. The flag of a number is true if all gradients in its piece
+/// have the same weight (the piece is *even*). A group of at least half that size, nearer to `expected` and made only
+/// of even pieces, is preferred, because a mistake may affect most parameters.
 fn most_common(numbers: &mut [(f64, bool)], expected: f64) -> Option<Factor> {
     numbers.sort_by(|a, b| a.0.total_cmp(&b.0));
     let same = |a: &(f64, bool), b: &(f64, bool)| is_same(a.0, b.0);

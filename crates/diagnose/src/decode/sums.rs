@@ -15,14 +15,14 @@ use crate::bounds::{FACTORS, NEARER, gamma};
 /// The largest number of compared elements of a buffer, times the number of ranks.
 const ELEMENTS: usize = 2048;
 
-/// One in this many elements may be rounded to the other side: additions in another order may yield another fp32
-/// number, which is a tie in a narrower dtype.
+/// The share of elements that may be rounded to the other side is one in this number: additions in another order may
+/// yield another fp32 number, which is a tie in a narrower dtype.
 const TIES: usize = 16;
 
 /// The distance between subnormal numbers of fp16.
 const FP16_SPACING: f64 = 1.0 / (1 << 24) as f64;
 
-/// The local gradients of a step whose sum a buffer should hold.
+/// The local gradients of a step that a buffer should hold as a sum.
 pub(super) struct StepAddends {
     /// The elements of each gradient as recorded, divided by `GA`, by rank and by microbatch.
     addends: Vec<Vec<Vec<f64>>>,
@@ -176,8 +176,8 @@ impl StepAddends {
             .or_else(|| of(Over::Ranks, asked.wire, seen.wire))
     }
 
-    /// The norm of the difference between the held values and the closest sum in these dtypes. It leaves out the
-    /// elements that differ most, because another order of the additions may round them to the other side.
+    /// Returns the norm of the difference between the `held` values and the closest sum in these dtypes. It leaves out
+    /// the elements that differ most, because another order of the additions may round them to the other side.
     fn distance(&self, arithmetic: Arithmetic, held: &[f64]) -> f64 {
         let distances = self.orders(arithmetic).map(|order| {
             let sums: Vec<Vec<f64>> =
@@ -215,7 +215,7 @@ impl StepAddends {
         })
     }
 
-    /// Lists the orders of the ranks; one order is enough for two addends.
+    /// Lists the orders in which a reduction may go through the ranks; one order is enough for two addends.
     fn rings(&self) -> impl Iterator<Item = Ring> {
         let world = self.addends.len();
         let firsts = if self.is_across && world > 2 { world } else { 1 };

@@ -1,4 +1,4 @@
-//! Weights that many pieces of many buffers share, each with cached sums of the gradients with these weights.
+//! Sets of weights that many pieces of many buffers share, with cached sums of the gradients with these weights.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use super::{Scene, expected};
 use crate::observed::Buffer;
 use crate::placement::Fragment;
 
-/// A weight for each column of the run (see [`zprobe_model::spec::RunSpec::column`]).
+/// A weight for each gradient (*column*) of the run (see [`zprobe_model::spec::RunSpec::column`]).
 pub struct ColumnWeights {
     /// The weights, indexed by column.
     pub columns: Vec<f64>,
@@ -30,7 +30,7 @@ impl ColumnWeights {
         self.sum.get_or_init(|| code.sum(&self.columns))
     }
 
-    /// Returns the sums of the gradients with these weights, one for each microbatch.
+    /// Returns the sum of the gradients of each microbatch with these weights.
     pub fn by_microbatch(&self, code: &Code, ga: usize) -> &[Sum] {
         self.by_microbatch.get_or_init(|| {
             let of = |m: usize| -> Vec<f64> {
@@ -62,7 +62,7 @@ pub enum KnownWeights {
     Added,
 }
 
-/// Weights that are known in advance, cached by everything that they depend on. From the reduction on they do not
+/// The weights that are known in advance, cached by everything on which they depend. From the reduction on they do not
 /// depend on the rank, so that thousands of ranks share them.
 pub struct Expectations<'a> {
     scene: &'a Scene<'a>,
@@ -78,7 +78,7 @@ struct ExpectationKey {
     microbatch: Option<usize>,
     /// The rank; `None` if the weights are the same on all ranks.
     rank: Option<usize>,
-    /// True if the rank skipped this step, and true if it skipped the previous one.
+    /// Two flags: the rank skipped this step, and the rank skipped the previous step.
     skipped: [bool; 2],
 }
 
@@ -88,8 +88,8 @@ impl<'a> Expectations<'a> {
         Self { scene, known: RefCell::default() }
     }
 
-    /// Returns the weights of `known` in this buffer, for parameters with this `usage`. `None` if they belong to a
-    /// step before the first.
+    /// Returns the weights that `known` stands for in this buffer, for parameters with this `usage`. `None` if they
+    /// belong to a step before the first.
     pub fn of(
         &self,
         known: KnownWeights,

@@ -1,7 +1,7 @@
 //! Deviations of the optimizer's input from the plan, and the patterns that the wrong weights form.
 //!
 //! A pattern is named by the optimizer's input, which all engines have, with all owners of partitions taken together.
-//! The place where a deviation first shows is searched for along the journey of the gradient.
+//! The place where a deviation first shows is searched for on the gradient's way from backward to the optimizer.
 
 mod pattern;
 mod recognise;
@@ -18,7 +18,7 @@ use crate::observed::Observed;
 
 pub use self::pattern::{GradientPart, JourneyPlace, Pattern};
 
-/// A pattern of wrong weights in one step.
+/// Wrong weights in one step, and the pattern that they form.
 #[derive(Clone, Debug)]
 pub struct Deviation {
     /// The index of the optimizer step.
@@ -27,15 +27,15 @@ pub struct Deviation {
     pub owners: Vec<usize>,
     /// The point at which the weights were read.
     pub point: Point,
-    /// The names of the parameters with the pattern; `None` for all parameters.
+    /// The names of the parameters with the wrong weights; `None` for all parameters.
     pub params: Option<Vec<String>>,
-    /// The elements with the pattern; empty if all elements of the parameters have it.
+    /// The elements with the wrong weights; empty if all elements of the parameters have wrong weights.
     pub elements: Vec<Elements>,
     /// The pattern that the weights form.
     pub pattern: Pattern,
     /// The weights on the first owner, shown as evidence.
     pub example: Contribution,
-    /// The first place on the journey at which the deviation shows.
+    /// The first place on the gradient's way to the optimizer at which the deviation shows.
     pub first: JourneyPlace,
 }
 
@@ -55,8 +55,8 @@ impl Deviation {
 }
 
 impl Deviation {
-    /// Replaces an ambiguous pattern by one of its possible patterns, and the example's weights by weights of that
-    /// pattern.
+    /// Replaces the ambiguous pattern by `pattern`, which is one of its possible patterns, and the weights of the
+    /// example by weights of that pattern.
     fn settle_on(&mut self, observed: &Observed<'_>, decoded: &Decoded, pattern: Pattern) {
         let possible = std::mem::take(&mut self.example.possible);
         let has_pattern = |example: &Contribution| {
@@ -75,7 +75,7 @@ impl Deviation {
     }
 }
 
-/// Finds all deviations at the optimizer's input.
+/// Finds all deviations of the optimizer's input from the plan.
 pub fn find(observed: &Observed<'_>, decoded: &Decoded) -> Vec<Deviation> {
     let spec = observed.spec;
     let mut found: Vec<Deviation> = Vec::new();

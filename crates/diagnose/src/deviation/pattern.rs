@@ -9,7 +9,7 @@ use zprobe_model::trace::Point;
 use crate::bounds;
 use crate::observed::Observed;
 
-/// A named shape of wrong weights.
+/// A named pattern of wrong weights, such as a microbatch whose gradients are missing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// The boundary microbatch's gradients have weight `W` on their own rank and 0 on all others; the other
@@ -34,8 +34,7 @@ pub enum Pattern {
     PartlyScaled(Vec<(usize, usize)>, f64),
     /// All gradients have the same wrong weight.
     Scaled(f64),
-    /// A part of every gradient is missing. Gradients have two parts in the shapes that go through backward in two
-    /// places.
+    /// A part of every gradient is missing. Gradients have two parts in models that run backward in two places.
     PartLost(GradientPart),
     /// All gradients of one microbatch have the same weight, but microbatches differ. Holds the weight of each
     /// microbatch.
@@ -44,7 +43,7 @@ pub enum Pattern {
     ByRank(Vec<f64>),
     /// Gradients of an earlier step were consumed again.
     Leftover,
-    /// Gradients of the listed microbatches were consumed here, although they belong to another optimizer.
+    /// The optimizer consumed gradients of the listed microbatches, which belong to another optimizer.
     OfOthers(Vec<usize>),
     /// Some elements are not as planned, and they are too few to single out one pattern. Holds all patterns that
     /// explain them.
@@ -59,7 +58,7 @@ pub enum Pattern {
 pub enum GradientPart {
     /// The part that goes through the engine's forward.
     Forward,
-    /// The part outside of the engine's forward.
+    /// The part that goes around the engine's forward.
     Beside,
     /// The part of the first of two backwards.
     FirstBackward,
@@ -71,8 +70,8 @@ impl GradientPart {
     /// The weight of a gradient that lacks its second part.
     const WITHOUT_SECOND: f64 = 2.0;
 
-    /// Returns the part whose loss gives gradients of `params` their weight, which `weight` compares with a number.
-    /// `None` if another slip leads to the same weight.
+    /// Returns the lost part that explains the wrong weight of the gradients of `params`. `weight` compares this
+    /// weight with a number. `None` if another mistake would give the same weight.
     pub(super) fn lost(
         observed: &Observed<'_>,
         params: Option<&[String]>,
@@ -99,7 +98,7 @@ impl GradientPart {
 }
 
 impl Pattern {
-    /// The number of bits by which one element tells this pattern from others. Two sets of weights that differ in a
+    /// The number of bits of evidence for this pattern that one element gives. Two sets of weights that differ in a
     /// single gradient agree in every other element, and groups of gradients agree in every fourth.
     pub(super) fn bits(&self) -> f64 {
         let (Pattern::Missing(sources)
@@ -111,8 +110,8 @@ impl Pattern {
         if sources.len() == 1 { 1.0 } else { 2.0 }
     }
 
-    /// True if both patterns are the same slip. Scales are compared with a tolerance, because each sum rounds a scale
-    /// a little differently.
+    /// True if both patterns come from the same mistake. Scales are compared with a tolerance, because each sum rounds
+    /// a scale a little differently.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Pattern::Scaled(a), Pattern::Scaled(b)) => (a / b - 1.0).abs() < bounds::SAME_SCALE,
@@ -126,7 +125,7 @@ impl Pattern {
     }
 }
 
-/// A place on the journey of a step's gradient.
+/// A place on the way of a step's gradient from backward to the optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JourneyPlace {
     /// The index of the optimizer step.

@@ -229,7 +229,7 @@ fn lost_and_own(observed: &Observed<'_>, entry: &Contribution) -> Option<[Patter
     })
 }
 
-/// Returns the missing and the repeated gradients, if there are both and every gradient was counted a whole number of
+/// Returns the missing and the repeated gradients, if both exist and every gradient was counted a whole number of
 /// times.
 fn lost_and_repeated(entry: &Contribution) -> Option<[Pattern; 2]> {
     if entry.residual > entry.tolerance {

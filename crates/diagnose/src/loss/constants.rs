@@ -1,11 +1,12 @@
-//! The scalars between a loss and its elements: which belong to the script, and which reveal a slip.
+//! The constants by which a script multiplies or divides its loss: which of them are intended, and which reveal a
+//! mistake.
 
 use super::slip::TermSlip;
 use super::{MicrobatchTerm, StepTerm};
 use crate::case::Case;
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm};
 
-/// The largest number of the script's own constants that are examined.
+/// The largest number of constants of the script that are examined.
 const MOST_CONSTANTS: usize = 6;
 
 /// Returns the script's own constants: those that all microbatches have and that do not normalise the loss.
@@ -41,7 +42,7 @@ pub(super) fn certain(case: &Case<'_>, term: &StepTerm<'_>, own: &[f64]) -> Vec<
     own.iter().copied().filter(|value| !is_counted(*value)).collect()
 }
 
-/// True if a constant may belong to the script, and was not added to turn a sum into a mean.
+/// True if a constant may be a number of its own in the script, and not the count that turns a sum into a mean.
 fn is_own(case: &Case<'_>, term: &StepTerm<'_>, constant: &LossConstant) -> bool {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
@@ -77,8 +78,8 @@ pub(super) fn products(numbers: &[f64]) -> Vec<f64> {
     (0..=all).rev().map(of).collect()
 }
 
-/// The number of constants of a term with this value: among all constants if `is_any`, or else among the script's
-/// own.
+/// The number of constants of a term with this value. With `is_any`, constants that a package applies count too, and
+/// not only those of the script.
 pub(super) fn count(term: &StepTerm<'_>, value: f64, is_any: bool) -> usize {
     let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
     let of = constants.filter(|it| is_any || it.by.is_none());
@@ -101,8 +102,8 @@ pub fn loss_scale(term: &StepTerm<'_>) -> Option<f64> {
     scales.map(|it| it.value()).reduce(|product, it| product * it)
 }
 
-/// True if other terms of the same loss are multiplied or divided by a number of the script and this term is not, so
-/// that the missing operation is the slip.
+/// True if the mistake is an operation that this term lacks: other terms of the same loss are multiplied or divided by
+/// that number in the script, and this term is not.
 pub(super) fn lacks(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let (number, divides) = match slip {
@@ -121,8 +122,8 @@ pub(super) fn lacks(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> boo
     number > 1.0 && term.rows.iter().all(|row| !has(row.term) && row.loss.terms.iter().any(has))
 }
 
-/// True if the constants of the loss show the slip: a division that occurs twice, or a multiplication of the script's
-/// own that the engine does not undo.
+/// True if the constants of the loss show the mistake: a division that occurs twice, or a multiplication in the script
+/// that the engine does not undo.
 pub(super) fn is_in_constants(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;

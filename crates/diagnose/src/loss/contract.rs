@@ -1,4 +1,4 @@
-//! The contract of a script in one line: who divided the loss by which number.
+//! The contract of a script and its packages in one line: who divides the loss by which number.
 
 use std::collections::BTreeSet;
 

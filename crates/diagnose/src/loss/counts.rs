@@ -1,4 +1,4 @@
-//! Wrong counts that divide a term, in place of the number of its own elements or microbatches.
+//! Wrong counts that divide a term of the loss, in place of the number of its own elements or microbatches.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
 /// object detector has a larger ratio, because most of its anchors are background.
 const MOST_PADDED: f64 = 2.0;
 
-/// Returns the slips by which a loss with equal weights may be divided by the number of other elements, most likely
-/// first. The sum of its weights is `value` times that of a mean.
+/// Returns the mistakes that explain the sum of a loss with equal weights, which is `value` times that of a mean, by a
+/// division by the number of other elements. The most likely mistake comes first.
 pub fn other_elements(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> Vec<TermSlip> {
     if !is_of_like_tokens(term) {
         return Vec::new();

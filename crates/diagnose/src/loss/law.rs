@@ -1,4 +1,4 @@
-//! The law that the weights of a term's elements follow.
+//! The law by which the elements of a term of the loss are weighted, such as a mean over tokens.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub enum Law {
     None,
 }
 
-/// The microbatches that weigh more or less than the others.
+/// The microbatches whose elements weigh more or less than those of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Odd {
     /// These microbatches on every rank.
@@ -150,7 +150,7 @@ fn sums(
     grouped(rows, place, number).into_values().map(|group| group.iter().sum()).collect()
 }
 
-/// Groups the numbers of rows by place.
+/// Groups a number of each microbatch by `place`, which is the rank or the index of the microbatch.
 fn grouped(
     rows: &[MicrobatchTerm<'_>],
     place: impl Fn(&MicrobatchTerm<'_>) -> usize,
@@ -163,7 +163,8 @@ fn grouped(
     groups
 }
 
-/// True if elements of rows in the same place weigh the same, and some place has several rows.
+/// True if the elements of all microbatches in the same `place` weigh the same, and some place has several
+/// microbatches.
 fn is_by(
     rows: &[MicrobatchTerm<'_>],
     slack: f64,

@@ -1,4 +1,4 @@
-//! The loss of a user's script: the weight of each element of each of its terms in the update.
+//! The loss of a user's script: the weight that each element of each term of the loss has in the update.
 //!
 //! The weight of an element in the update is its weight in the loss that goes backward, times the factor of all
 //! gradients on their way to the optimizer. [`law`] tells which elements weigh the same, [`scale`] judges the sum of
@@ -25,14 +25,14 @@ pub struct StepTerm<'a> {
     pub step: usize,
     /// The index of the term in the loss.
     pub number: usize,
-    /// The microbatches that have the term.
+    /// The term in each microbatch that has it.
     pub rows: Vec<MicrobatchTerm<'a>>,
     /// The number of microbatches with the term, on the rank that has most of them.
     pub taken: usize,
-    /// The number of microbatches with the term in a full window.
+    /// The number of microbatches with the term in a full accumulation window.
     pub full: usize,
-    /// The number of microbatches in the optimizer's turn that the term belongs to, on the rank with most of them.
-    /// Microbatches without the term count too.
+    /// The number of microbatches, with or without the term, in the same turn of an optimizer, on the rank with most
+    /// of them.
     pub of_turn: usize,
     /// The sum of the weights in the backward of all terms of this kind, if several lines of the script each have
     /// one; otherwise `None`.
@@ -56,7 +56,8 @@ pub struct MicrobatchTerm<'a> {
     pub total: f64,
 }
 
-/// The turn of the optimizers and the kind, name and number of a term, by which it is found in other microbatches.
+/// The key by which the same term is found in other microbatches: the turn of the optimizers, and the kind, name and
+/// number of the term.
 type TermKey<'a> = (usize, TermOf, &'a str, usize);
 
 /// Iterates over the steps whose losses are examined: all steps of the script, including the first one.
@@ -65,8 +66,8 @@ fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
     ended.into_iter()
 }
 
-/// Returns the terms of the loss in a step. Empty if the loss of some microbatch was not read, or if the step has
-/// microbatches without a code.
+/// Returns the terms of the loss in a step. Empty if the loss of some microbatch was not read, or if the step has more
+/// microbatches than the run has codes for.
 pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<StepTerm<'a>> {
     let observed = &case.observed;
     let ga = observed.spec.gradient_accumulation_steps;
@@ -129,8 +130,8 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<StepTerm<'a>> {
     terms
 }
 
-/// Removes the elements of products that the script multiplies by 0, if the script divides by the number of the
-/// others. Otherwise these elements just happen to weigh nothing.
+/// Removes the elements that the script multiplies by 0, if the script divides by the number of the other elements:
+/// such a product is a mask. Otherwise these elements just happen to weigh nothing.
 fn without_zeros(rows: &mut [MicrobatchTerm<'_>]) {
     let there = |row: &MicrobatchTerm<'_>| row.term.nonzero.unwrap_or(row.term.elements);
     let is_even = |row: &MicrobatchTerm<'_>| row.term.least == row.term.most;
@@ -143,7 +144,7 @@ fn without_zeros(rows: &mut [MicrobatchTerm<'_>]) {
     }
 }
 
-/// Returns the terms of the loss by step; the recorded steps are the last ones.
+/// Returns the terms of the loss by step, including the steps before the recorded ones.
 pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<StepTerm<'a>>> {
     steps(case)
         .map(|step| (step, terms(case, step)))
@@ -151,7 +152,7 @@ pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<StepTerm<'a>>> {
         .collect()
 }
 
-/// The number of rows on the rank that has most of them.
+/// The number of microbatches with the term on the rank that has most of them.
 fn most_of_a_rank(rows: &[MicrobatchTerm<'_>]) -> usize {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     for row in rows {
@@ -193,7 +194,7 @@ impl<'a> StepTerm<'a> {
         self.rows.first().map_or(TermOf::Elements, |row| row.term.of)
     }
 
-    /// The name of one element, for messages.
+    /// The name of one element of the term, for messages.
     pub fn noun(&self) -> &'static str {
         match self.of() {
             TermOf::Tokens => "target token",

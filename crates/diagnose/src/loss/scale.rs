@@ -1,4 +1,4 @@
-//! The sum of the weights of a term's elements, and the slip that explains a sum other than that of a mean.
+//! The sum of the weights of a term's elements, and the mistake that explains a sum other than that of a mean.
 //!
 //! A mean has the sum 1. The script's own constants (such as the coefficient of an auxiliary loss, or the squared
 //! temperature of a distillation) are nodes between the loss and its elements. Only the part of the sum that they do
@@ -16,7 +16,7 @@ use crate::case::Case;
 use zprobe_model::spec::{Dtype, Scale};
 use zprobe_model::trace::{LossConstant, TermOf};
 
-/// The largest difference, as a logarithm, between a sum of weights and the sum expected from a slip that the
+/// The largest difference, as a logarithm, between a sum of weights and the sum to which a mistake leads that the
 /// constants of the loss show.
 const NEARLY: f64 = 0.35;
 
@@ -27,7 +27,7 @@ pub enum SumVerdict {
     Mean,
     /// The loss is a sum without a division.
     Plain,
-    /// The sum is this multiple of a mean's, because of the slip.
+    /// The sum is this multiple of a mean's, because of this mistake.
     Off(f64, TermSlip),
     /// The window is short, but was divided like a full one: (its microbatches, microbatches of a full window).
     Partial(usize, usize),
@@ -43,8 +43,8 @@ pub enum SumVerdict {
 
 /// Judges the sums of the weights of all terms of a loss.
 ///
-/// One slip of the whole loss is more likely than a slip of some of its terms. A number of microbatches or ranks
-/// among the script's own constants can hide the slip in the other terms.
+/// A mistake about the whole loss is more likely than one about some of its terms. A number of microbatches or ranks
+/// among the script's own constants can hide the mistake in the other terms.
 pub fn judge_all(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Vec<SumVerdict> {
     let sums: Vec<SumVerdict> = terms.iter().map(|term| judge(case, term)).collect();
     let is_of_all = |slip: TermSlip| {
@@ -70,7 +70,7 @@ pub fn judge_all(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Vec<SumVerdict> {
     sums.into_iter().map(of_all).collect()
 }
 
-/// True if a slip may lead to the sum of a term, after division by some of the script's own constants.
+/// True if a mistake may lead to the sum of a term, after division by some of the script's own constants.
 fn may_have(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let slips = slips(case, term);
     let wanted = slips.iter().find(|(it, _)| *it == slip).map(|(_, wanted)| *wanted);
@@ -136,7 +136,8 @@ fn is_nearly(value: f64, wanted: f64) -> bool {
     (value / wanted).ln().abs() <= NEARLY.min(value.ln().abs())
 }
 
-/// True if a loss is divided by the number of its own elements, so that its sum is exact.
+/// True if a loss is a mean, divided by the number of its own elements. The sum of its weights is then exact, unlike
+/// that of a loss that is divided by an expected count.
 fn is_averaged(term: &StepTerm<'_>) -> bool {
     term.rows.iter().any(|row| row.term.kind.contains("mean"))
 }
@@ -164,7 +165,7 @@ fn is_mean(case: &Case<'_>, term: &StepTerm<'_>, total: f64, products: &[f64]) -
     is_mean(total) || of_all_lines.is_some_and(is_mean)
 }
 
-/// Returns the slip of a term that shows in comparison with other terms, ranks and microbatches, which have an
+/// Returns the mistake about a term that shows in comparison with other terms, ranks and microbatches: they have an
 /// operation that this term lacks.
 fn beside_others(
     case: &Case<'_>,
@@ -177,7 +178,8 @@ fn beside_others(
     in_some(case, term, value).then_some(TermSlip::InSome).or_else(lacking)
 }
 
-/// Returns the slip that explains the sum of a term, with the multiple of a mean's sum that it leads to.
+/// Returns the mistake that explains the sum of a term without regard to other terms, with the multiple of a mean's
+/// sum to which it leads.
 fn by_itself(
     case: &Case<'_>,
     term: &StepTerm<'_>,
@@ -208,7 +210,7 @@ fn by_itself(
     by_number.map(|slip| (value, slip)).or_else(|| by_count().map(|slip| (total, slip)))
 }
 
-/// Lists the known slips, each with the sum of weights that it leads to.
+/// Lists the known mistakes, each with the sum of weights to which it leads.
 fn slips(case: &Case<'_>, term: &StepTerm<'_>) -> Vec<(TermSlip, f64)> {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
@@ -258,7 +260,8 @@ pub(super) fn slack(case: &Case<'_>) -> f64 {
     }
 }
 
-/// The number of means that a term adds up: the number of terms of its kind, unless these are averaged themselves.
+/// The number of means that a term adds up: the number of losses of its kind in the backward, unless the script
+/// averages these.
 fn means(term: &StepTerm<'_>) -> f64 {
     let Some(MicrobatchTerm { term, loss, .. }) = term.rows.first() else { return 1.0 };
     let constants: f64 = term.constants.iter().map(LossConstant::value).product();
@@ -304,7 +307,7 @@ fn is_weighted_sum(term: &StepTerm<'_>) -> bool {
 }
 
 impl SumVerdict {
-    /// True for the sum of a mean, or nearly so, as for a loss that is divided by an expected count.
+    /// True for the sum of a mean, or nearly that: a loss that is divided by an expected count is nearly a mean.
     pub fn is_right(&self) -> bool {
         match self {
             Self::Mean => true,

@@ -1,4 +1,5 @@
-//! Slips that multiply the weights of a whole term, and their names in messages.
+//! The known mistakes (*slips*) that multiply the weights of a whole term of the loss, and their descriptions in
+//! messages.
 
 use super::MicrobatchTerm;
 use zprobe_model::spec::Scale;
@@ -13,7 +14,7 @@ pub struct StepPart {
 }
 
 impl StepPart {
-    /// True if the part includes the microbatch of a row.
+    /// True if the part includes this microbatch.
     pub fn has(self, row: &MicrobatchTerm<'_>) -> bool {
         self.rank.is_none_or(|rank| rank == row.rank)
             && self.microbatch.is_none_or(|microbatch| microbatch == row.loss.microbatch)
@@ -30,7 +31,7 @@ impl StepPart {
     }
 }
 
-/// A slip that multiplies all weights of a term by the same factor.
+/// A mistake that multiplies all weights of a term of the loss by the same factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TermSlip {
     /// The loss is divided by the accumulation steps twice.
@@ -70,12 +71,12 @@ pub enum TermSlip {
 }
 
 impl TermSlip {
-    /// True for a division by a number of elements other than those of the loss.
+    /// True for a division by a number of elements other than that of the elements of the loss.
     pub fn is_count(self) -> bool {
         matches!(self, Self::Counted(_) | Self::CountedTooMuch | Self::LeftOut(_))
     }
 
-    /// True if the slip is intended, because the user demands this scale.
+    /// True if this is no mistake, because the user demands the scale to which it leads.
     pub fn is_meant(self, demanded: Scale) -> bool {
         match demanded {
             Scale::Any => true,
@@ -87,7 +88,7 @@ impl TermSlip {
         }
     }
 
-    /// Describes what happened to the loss.
+    /// Describes what happened to the loss, for a message.
     pub fn describe(self, steps: usize, ranks: usize) -> String {
         match self {
             Self::DividedBySteps => format!("divided by the accumulation steps ({steps}) twice"),

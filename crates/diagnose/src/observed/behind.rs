@@ -6,8 +6,8 @@ use super::{Observed, RankProcess};
 use zprobe_model::trace::Outcome;
 
 impl Observed<'_> {
-    /// Returns the first step that each rank of a script skipped while others took it, by rank. A rank that lost the
-    /// others because they had finished their last watched step crashed for this reason only.
+    /// Returns, for each rank of a script that skipped a step that others took, the first such step. If the others
+    /// finished without the rank, a crash of the rank is only a consequence of the skipped step.
     pub fn behind(&self) -> BTreeMap<usize, usize> {
         let all = || self.processes.ranks.iter().enumerate();
         let over = || all().filter(|(_, process)| process.finished).map(|(rank, _)| rank);
@@ -21,8 +21,8 @@ impl Observed<'_> {
         .collect()
     }
 
-    /// Returns the ranks that skipped a step of some optimizer and lost the others for this reason, because these had
-    /// already taken all watched steps.
+    /// Returns the ranks that skipped a step of some optimizer and then lost the connection to the other ranks,
+    /// because these had taken all watched steps and were gone.
     pub fn left_alone(&self) -> BTreeSet<usize> {
         let is_over = self.processes.ranks.iter().any(|process| process.finished);
         let has_idle =

@@ -26,7 +26,7 @@ pub struct Buffer<'a> {
     pub step: Option<usize>,
     /// The microbatch; `None` for points after the accumulation.
     pub microbatch: Option<usize>,
-    /// The point of the journey at which the buffer was recorded.
+    /// The point on the gradient's way to the parameters at which the buffer was recorded.
     pub point: Point,
     /// The part of the model that the buffer holds.
     pub layout: LayoutName,
@@ -37,7 +37,7 @@ pub struct Buffer<'a> {
 }
 
 impl Buffer<'_> {
-    /// True if both buffers have the same index on their ranks.
+    /// True if both buffers were recorded at the same moment of the run: they have the same index on their ranks.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.ordinal == other.ordinal
     }

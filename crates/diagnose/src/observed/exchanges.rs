@@ -11,9 +11,10 @@ pub struct Exchanges<'a> {
     pub entered: Vec<Vec<EnteredCollective<'a>>>,
     /// The announcements of all ranks before a collective on which they disagreed, by sequence number.
     pub mismatches: BTreeMap<u64, &'a [String]>,
-    /// The digests that ranks gathered in band, over the process group.
+    /// The digests that ranks gathered over the process group (*in band*).
     pub gathered: Vec<Gathered<'a>>,
-    /// The combined digests out of band, over the event channel, by (rank, step in which they were gathered).
+    /// The combined digests of the buffers that arrived over the event channel (*out of band*), by (rank, step in
+    /// which the rank gathered digests).
     pub out_of_band: BTreeMap<(usize, usize), String>,
     /// The digests of the buffers that each rank recorded since it last gathered digests, indexed by rank.
     pending: Vec<Vec<&'a str>>,
@@ -32,7 +33,7 @@ pub struct EnteredCollective<'a> {
     pub numel: usize,
 }
 
-/// The digests of one step that one rank all-gathered.
+/// The digests of a step that one rank got from all ranks, by an all-gather.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {
     /// The rank that gathered the digests.

@@ -13,7 +13,7 @@ pub struct GradientHooks<'a> {
     pub flushes: Vec<BucketFlush<'a>>,
 }
 
-/// The key of a backward; keys are ordered as in the run.
+/// The time and rank of a backward. Keys are ordered as in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackwardAt {
     /// The index of the optimizer step.
@@ -33,15 +33,15 @@ pub struct Backward<'a> {
     pub accumulate_grad_nodes: usize,
     /// The indices of the parameters that the graph reaches.
     pub reached: &'a [usize],
-    /// The number of hook firings of each parameter; `None` if the engine reported no hooks.
+    /// The number of times that the hook of each parameter fired; `None` if the engine reported no hooks.
     pub fired: Option<&'a [u32]>,
     /// The number of gradients that autograd delivered to each parameter; `None` if delivery was not watched.
     pub arrived: Option<&'a [u32]>,
 }
 
 impl Backward<'_> {
-    /// Returns the parameters that got a gradient from autograd without a firing of their hook. A backward that
-    /// failed half-way did not reach all parameters of its graph.
+    /// Returns the parameters that got a gradient from autograd, but whose hook did not fire. A backward that failed
+    /// half-way did not reach all parameters of its graph.
     pub fn silent(&self) -> Vec<usize> {
         if self.fired.is_none() {
             return Vec::new();

@@ -43,7 +43,7 @@ pub struct Observed<'a> {
     pub updates: Updates<'a>,
     /// The facts about a user's script.
     pub script: ObservedScript<'a>,
-    /// The processes of all ranks, and the reasons for which the run ended.
+    /// The processes of all ranks, and the reasons why the run ended.
     pub processes: RankProcesses<'a>,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Observed<'a> {
         (0..self.spec.world_size).map(of_rank).collect()
     }
 
-    /// True if a script gave up microbatches before every step, or those of several steps in a row, which may be a
+    /// True if a script gave up microbatches before every step, or those of several steps in a row. That may be a
     /// mistake. Before the first step, which is not recorded, giving up is a search for a loss scale.
     pub fn gives_up_as_a_habit(&self) -> bool {
         let a_step = self.spec.gradient_accumulation_steps;
@@ -182,7 +182,7 @@ impl<'a> Observed<'a> {
     }
 
     /// True if an optimizer's input for this parameter is no sum of gradients, because the engine orthogonalises the
-    /// gradients of matrices. It is unknown which matrices the engine leaves out.
+    /// gradients of matrices. The result may be true for a matrix that the engine leaves out.
     pub fn is_transformed(&self, param: usize) -> bool {
         let is_matrix = |it: &ParamInfo| it.trainable && it.shape.len() > 1;
         !self.script.transformed.is_empty() && self.model.params.get(param).is_some_and(is_matrix)

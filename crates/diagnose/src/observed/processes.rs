@@ -7,13 +7,13 @@ use zprobe_model::trace::{
 };
 use zprobe_report::Ending;
 
-/// The processes of all ranks, and the reasons for which the run ended.
+/// The processes of all ranks, and the reasons why the run ended.
 pub struct RankProcesses<'a> {
     /// The processes, indexed by rank.
     pub ranks: Vec<RankProcess<'a>>,
     /// The protocol violations.
     pub broken: Vec<Broken<'a>>,
-    /// The silence that ended the run; `None` if the watchdog did not end the run.
+    /// The silence for which the watchdog ended the run; `None` if the watchdog did not end it.
     pub timed_out: Option<TimedOut>,
     /// True if the user interrupted the run.
     interrupted: bool,
@@ -21,7 +21,7 @@ pub struct RankProcesses<'a> {
     pub host_stderr: Option<&'a str>,
     /// The agent that was lost last, as (machine name, reason). The exits of its ranks are recorded after this event.
     agent_lost: Option<(&'a str, AgentLoss)>,
-    /// The points at which ranks wait for each other.
+    /// The points of the run at which ranks wait for each other, and the ranks that have reached them.
     meetings: Meetings,
 }
 
@@ -59,7 +59,7 @@ pub struct RankProcess<'a> {
     pub lost: Option<(&'a str, AgentLoss)>,
     /// True if the last event of the process was [`Event::Finished`].
     pub finished: bool,
-    /// True if a signal had stopped the process when it was ended for its silence.
+    /// True if a signal, such as SIGSTOP, had stopped the process when the watchdog ended it.
     pub is_stopped: bool,
     /// The last event of the process.
     pub last: Option<&'a Event>,
@@ -195,7 +195,7 @@ impl<'a> RankProcesses<'a> {
 }
 
 impl RankProcess<'_> {
-    /// Describes the last known activity of a rank.
+    /// Describes the last known activity of the rank.
     pub fn last_words(&self) -> String {
         let phase = match self.last_phase {
             Some(Event::PhaseEntered { step, microbatch, phase }) => {

@@ -1,4 +1,4 @@
-//! The facts about a user's script: its losses, its blocks, and the microbatches that it cleared.
+//! The facts about a user's script: its losses, and what it did with the gradients of its microbatches.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use zprobe_model::trace::{Aside, Block, Event, LossWeighed, Remarks, Trace, Tran
 pub struct ObservedScript<'a> {
     /// The losses by (step, rank), in the order of their backwards.
     pub losses: BTreeMap<(usize, usize), Vec<&'a LossWeighed>>,
-    /// The blocks that ran in forward and that no backward reached, by (step, rank).
+    /// The blocks of the model that ran in forward and that no backward reached, by (step, rank).
     pub unreached: BTreeMap<(usize, usize), &'a [Block]>,
     /// The parameters whose accumulated gradients changed outside of any backward, between the backward of a
     /// microbatch and the next one, by (step, microbatch, rank).
@@ -18,19 +18,20 @@ pub struct ObservedScript<'a> {
     pub ended: BTreeMap<(usize, usize), usize>,
     /// The microbatches whose gradients a script cleared on purpose, by (step, rank, microbatch).
     pub set_aside: BTreeMap<(usize, usize, usize), Aside>,
-    /// The number of microbatches that a script gave up before a step, by (step, rank).
+    /// The number of microbatches that a script gave up before a step, by (step, rank): it cleared their gradients,
+    /// and no optimizer stepped.
     pub given_up: BTreeMap<(usize, usize), usize>,
     /// The microbatches after whose backward an engine transformed gradients, by (step, rank).
     pub transformed: BTreeMap<(usize, usize), BTreeMap<usize, Transform>>,
-    /// The remarks on a user's script, by rank.
+    /// The facts about the script as a whole, such as its trainer and the lines that call backward, by rank.
     pub remarks: BTreeMap<usize, &'a Remarks>,
-    /// The number of records that the trace lacks of a script's ranks, by rank. Records of engines are selected
-    /// during recording, so that they are not counted.
+    /// The number of records that are missing in the trace of a script's run, by rank. Runs of engines leave out
+    /// records on purpose, so that these are not counted.
     pub lacking: BTreeMap<usize, u64>,
 }
 
 impl<'a> ObservedScript<'a> {
-    /// Creates the empty facts, with the number of records that the trace lacks.
+    /// Creates facts that contain only the number of missing records.
     pub(super) fn new(trace: &Trace) -> Self {
         let ranks = trace.spec.script().into_iter().flat_map(|_| 0..trace.spec.world_size);
         let lacking = ranks.map(|rank| (rank, trace.missing_of(rank)));

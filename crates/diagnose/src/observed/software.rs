@@ -16,7 +16,7 @@ pub struct Software<'a> {
     pub recognised: Option<Engine>,
     /// The facts that each rank's engine states about itself, by rank.
     pub facts: BTreeMap<usize, &'a BTreeMap<String, String>>,
-    /// Pairs of a fact that was not observed and the reason.
+    /// The facts that were not observed, each with the reason.
     pub not_observed: BTreeSet<(&'a str, &'a str)>,
 }
 

@@ -1,4 +1,4 @@
-//! The way from a reduced gradient to the updated parameters: loss scale, norm, clipping and optimizer steps.
+//! The facts about optimizer steps: loss scale, norm, clipping, and the parameters before and after a step.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use zprobe_model::trace::{
 /// The facts about the optimizer steps of all ranks.
 #[derive(Debug, Default)]
 pub struct Updates<'a> {
-    /// The loss scales, by (step, rank).
+    /// The loss scale of each step, by (step, rank).
     pub scaled: BTreeMap<(usize, usize), Scaled>,
-    /// The microbatches after which the engine called an optimizer, by (step, rank).
+    /// The microbatches of a step after which the engine called an optimizer, by (step, rank).
     pub called: BTreeMap<(usize, usize), &'a [usize]>,
     /// The parameters whose value in forward differed from their value after the previous step, by (step, microbatch,
     /// rank).
@@ -29,7 +29,7 @@ pub struct Updates<'a> {
     /// The digests of parameters, by (step, rank), taken after the step; the step is `None` for digests before the
     /// first step.
     pub digests: BTreeMap<(Option<usize>, usize), Digests<'a>>,
-    /// The gradients of the first step that were consumed again, by (step, rank).
+    /// The gradients of the first step that a later step consumed once more, by that (step, rank).
     pub left: BTreeMap<(usize, usize), &'a [Left]>,
 }
 

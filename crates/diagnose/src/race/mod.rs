@@ -1,4 +1,4 @@
-//! Races: differences between repeats of a run, which chance decided.
+//! Races: differences between repeats of the same run. Only chance can cause them.
 
 mod moments;
 
@@ -8,10 +8,10 @@ use zprobe_report::words::amount;
 use self::moments::{DifferingElements, InParam, RecordedValue, elements};
 pub use self::moments::{Moment, ValueKind, moments};
 
-/// The first moment at which repeats differ.
+/// The first moment at which repeats of a run differ.
 #[derive(Clone, Debug)]
 pub struct FirstDifference {
-    /// The moment of the first rank that differs.
+    /// The moment, on the first rank that differs.
     pub moment: Moment,
     /// The ranks that differ at this moment.
     pub ranks: Vec<usize>,
@@ -19,22 +19,23 @@ pub struct FirstDifference {
     pub repeats: Vec<usize>,
     /// The number of repeats that reached this moment.
     pub seen: usize,
-    /// The difference between the first repeat and the repeat `example`.
+    /// The difference between repeat 0 and the repeat `example`.
     pub difference: ValueDifference,
     /// The number of the repeat that `difference` is about.
     pub example: usize,
-    /// The number of later moments at which repeats differ, and the number of all moments.
+    /// The number of moments after the first difference at which repeats differ too, and the number of all moments of
+    /// the run.
     pub later: (usize, usize),
 }
 
-/// The difference between a moment of one repeat and the same moment of the first repeat.
+/// The difference between the values that two repeats recorded at the same moment.
 #[derive(Clone, Debug)]
 pub enum ValueDifference {
     /// Some elements of a buffer differ.
     Elements(DifferingElements),
-    /// The number of the first repeat, and that of the other one; `None` for a number that is not finite.
+    /// Two numbers differ: those of repeat 0 and of the other repeat. `None` stands for a number that is not finite.
     Numbers(Option<f64>, Option<f64>),
-    /// The moment is missing in one of the two repeats, although both finished.
+    /// One of the two repeats recorded no value at the moment, although both repeats finished.
     Absent {
         /// True if only the later repeat reached the moment.
         here: bool,
@@ -67,7 +68,7 @@ pub fn difference(
 }
 
 impl FirstDifference {
-    /// Returns the index of the parameter that differs, if it is only one.
+    /// Returns the index of the only parameter that differs; `None` if several parameters differ.
     pub fn only_param(&self) -> Option<usize> {
         match &self.difference {
             ValueDifference::Elements(DifferingElements { params, .. }) => match &params[..] {
@@ -78,7 +79,7 @@ impl FirstDifference {
         }
     }
 
-    /// Describes the difference, one fact per line.
+    /// Describes the difference between the two repeats, one fact per line.
     pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
         const SHOWN: usize = 4;
         let repeat = self.example;

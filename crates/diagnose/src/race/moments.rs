@@ -6,29 +6,29 @@ use std::ops::Range;
 use crate::observed::Observed;
 use zprobe_model::trace::{Event, LayoutName, Payload, Point, Trace};
 
-/// A moment of one rank's journey. Moments are ordered by the journey, and by rank within a moment.
+/// The time at which a rank recorded a value. Moments are ordered as in the run, and moments of the same time by rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     /// The index of the optimizer step; `None` before the first step.
     pub step: Option<usize>,
-    /// The microbatch, or the part of the step after the last microbatch.
+    /// The microbatch in which the value was recorded, or the part of the step after the last microbatch.
     microbatch: Inside,
     /// The kind of the recorded value.
     pub what: ValueKind,
-    /// The index among moments of the same kind in the same microbatch, because a loss may go backward in parts.
+    /// The index of the value among the values of the same kind in the microbatch: a loss may go backward in parts.
     occurrence: usize,
     /// The rank that recorded the value.
     pub rank: usize,
 }
 
-/// A place inside a step.
+/// A part of a step: one of its microbatches, or the part after the last microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Inside {
     Microbatch(usize),
     Step,
 }
 
-/// The kind of a recorded value, in the order of the journey.
+/// The kind of a recorded value, in the order in which a step produces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueKind {
     /// The loss of a microbatch.
@@ -53,7 +53,7 @@ pub enum RecordedValue<'a> {
 }
 
 impl Moment {
-    /// Returns the microbatch; `None` after the accumulation.
+    /// Returns the microbatch of the moment; `None` for a moment after the accumulation.
     pub fn microbatch(&self) -> Option<usize> {
         match self.microbatch {
             Inside::Microbatch(microbatch) => Some(microbatch),
@@ -145,7 +145,7 @@ fn left_by(event: &Event) -> Vec<TimedValue<'_>> {
     }
 }
 
-/// The difference between two buffers, padding excluded.
+/// The elements in which two buffers differ, padding excluded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DifferingElements {
     /// The number of elements that differ.
@@ -154,7 +154,7 @@ pub struct DifferingElements {
     pub of: usize,
     /// The parameters with differing elements; empty if the layout is unknown.
     pub params: Vec<InParam>,
-    /// The first element that differs: its value in the first and in the second buffer.
+    /// The values of the first differing element, in the first and in the second buffer.
     pub first: (f64, f64),
 }
 

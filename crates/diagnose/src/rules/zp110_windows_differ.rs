@@ -131,8 +131,8 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope::default()))
 }
 
-/// Returns the first of two consecutive steps with fewer microbatches than a window, and their number. A single short
-/// window may be the last one of an epoch.
+/// Returns the first of two consecutive steps that both have fewer microbatches than `set`, with its number of
+/// microbatches. A single short window may be the last one of an epoch.
 fn short_windows(case: &Case<'_>, set: usize) -> Option<(usize, usize)> {
     let ended = &case.observed.script.ended;
     let is_short =

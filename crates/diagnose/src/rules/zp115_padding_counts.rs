@@ -22,10 +22,10 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// The smallest number of rows whose ends the same token fills.
+/// The smallest number of rows of a batch that must end in the same token.
 const ROWS: usize = 3;
 
-/// The largest share of a token's targets that lie elsewhere than at the ends of rows.
+/// The largest share of a padding token's targets that may lie elsewhere than at the ends of rows.
 const ELSEWHERE: f64 = 0.1;
 
 /// The largest share of pairs of other tokens that repeat the same token. Sorted rows and images have runs of any
@@ -86,7 +86,7 @@ fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope::step(term.step)))
 }
 
-/// A token that fills the ends of a microbatch's rows.
+/// A token that fills the ends of rows of a microbatch.
 struct FillerSeen<'a> {
     rank: usize,
     at: Option<&'a str>,

@@ -310,8 +310,8 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     }
 }
 
-/// True if each absent gradient of this step is replaced, exactly once, by that of the previous step, which was
-/// absent in that step.
+/// True if gradients arrive one step late: each absent gradient is replaced, exactly once, by that of the previous
+/// step, which was absent in that step.
 fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> bool {
     let entries = case.decoded.contributions.iter();
     let mut before = entries
@@ -350,7 +350,7 @@ fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
     )
 }
 
-/// Describes the slips that lead to a factor; empty if none is known.
+/// Describes the mistakes that lead to a factor; empty if no known mistake leads to it.
 fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let (spec, step) = (case.observed.spec, deviation.step);
     let clipped = clipped_by_another_norm(case, deviation, factor);

@@ -63,7 +63,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![sighting(case, rule, &what, &all)]
 }
 
-/// Returns the flushes of each backward that has far more of them than its gradients need, with the needed number.
+/// Returns the flushes of each backward with far more flushes than its gradients need, and the needed number.
 fn flushed_too_often<'a>(case: &'a Case<'_>) -> Vec<(Vec<&'a BucketFlush<'a>>, usize)> {
     let mut backwards: BTreeMap<(usize, usize, usize), Vec<&BucketFlush<'_>>> = BTreeMap::new();
     for flush in case.observed.hooks.flushes.iter().filter(|flush| flush.elements > 0) {

@@ -51,7 +51,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     .into_iter()
     .filter(|(spans, _)| !spans.is_empty())
     .map(|(spans, who)| finding(case, rule, &spans, who))
-    // Elements that no rank holds and elements that too many ranks hold are one slip.
+    // Elements that no rank holds and elements that too many ranks hold are one finding.
     .reduce(|mut lost, shared| {
         lost.param = None;
         lost.evidence.push(shared.message);

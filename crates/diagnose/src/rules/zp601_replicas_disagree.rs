@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     // A gradient that is wrong in the same way everywhere leaves the ranks in agreement. If ranks disagree about a
-    // wrong gradient, the slip of that gradient is the reason.
+    // wrong gradient, the bug that made it wrong is the reason.
     explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
         "ZP502", "ZP602", "ZP603", "ZP606", "ZP607", "ZP608",

@@ -62,7 +62,7 @@ fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 }
 
 /// Reports the first bucket that ranks flushed with different parameters, or in different order, in a step with an
-/// unexplained gradient. Some engines sort the parameters in a bucket, so that different order by itself is no
+/// unexplained gradient. Some engines sort the parameters in a bucket, so that a different order by itself is no
 /// mistake.
 fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let unexplained = case.deviations.iter().filter(|it| it.pattern == Pattern::Unexplained);

@@ -188,7 +188,8 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
     groups.into_iter()
 }
 
-/// Returns the reason why a rank may wait in a collective that it never announced; `None` if it cannot.
+/// Returns the reason why a rank may wait in a collective that it never announced; `None` if all collectives are
+/// announced.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
     let unwatched = engines::of(spec.engine()).unwatched?;
     Some(match spec.observe {
