@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use zprobe_diagnose::rules::{RULES, Rule};
+use zprobe_diagnose::rule::Rule;
+use zprobe_diagnose::rules::RULES;
 use zprobe_lab::console;
 use zprobe_model::document::nearest;
 use zprobe_model::spec::settings::{ALL, Description};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use zprobe_diagnose::rules::{RULES, Rule};
+use zprobe_diagnose::rule::Rule;
+use zprobe_diagnose::rules::RULES;
 use zprobe_lab::check::probe;
 use zprobe_lab::console;
 use zprobe_lab::limits::examine;

@@ -1,4 +1,4 @@
-//! The bounds by which the diagnosis tells rounding from a slip, each with its source. Where a number was chosen and
+//! The bounds by which the diagnosis tells rounding from a bug, each with its source. Where a number was chosen and
 //! not derived, its comment says so.
 //!
 //! `u` is the unit roundoff of a dtype ([`Dtype::unit_roundoff`]). Where codes add up exactly, no
@@ -116,7 +116,7 @@ pub const FACTORS: usize = 4;
 /// norm of the sum: bf16 (`u` = 2⁻⁸) leaves more, fp16 (2⁻¹¹) less. Chosen between the two errors, and not derived.
 pub const BETWEEN_FP16_AND_BF16: f64 = 6.9e-4;
 
-/// A buffer is taken for a sum in fewer bits than requested if its distance from that sum is at most this share of
+/// The largest distance of a buffer from a sum in too few bits at which the buffer counts as that sum, as a share of
 /// its distance from every requested sum. Chosen: a sum computed as the engine did leaves no difference, and noise
 /// from elsewhere is equally far from all sums.
 pub const NEARER: f64 = 0.5;

@@ -1,42 +1,17 @@
 //! Arranges findings by root cause: a finding that another finding explains becomes its consequence.
 
-use super::Case;
-use super::deviation::Pattern;
-use super::rules::{self, Rule};
-use super::scope::{Extent, Scope};
+use crate::case::Case;
+use crate::rule::{Merge, Rule, Sighting};
+use crate::scope::{Extent, Scope};
+use crate::wording::nothing_arrived;
 use zprobe_report::words::{abridged, counted};
 use zprobe_report::{Consequence, Family, Finding};
 
-/// A finding of a rule, with the scope in which it holds.
-#[derive(Clone, Debug)]
-pub struct Sighting {
-    /// The finding. Its step, microbatch, rank and parameter are taken from the scope where they are left open here.
-    pub finding: Finding,
-    /// The steps, gradients, parameters and ranks for which the finding holds.
-    pub scope: Scope,
-    /// The criterion by which other sightings of the same rule count as the same slip.
-    pub slip: Slip,
-}
-
-/// The criterion by which two sightings of a rule are merged into one finding.
-#[derive(Clone, Debug)]
-pub enum Slip {
-    /// The sighting is never merged with another one.
-    Own,
-    /// All sightings of the rule with this criterion are merged, and the first sighting gives the message.
-    All,
-    /// Sightings with the same pattern of weights are merged.
-    Weights(Pattern),
-    /// Sightings of gradients displaced by the same number of elements are merged. `None` stands for several
-    /// distances, and all such sightings are merged too.
-    Distance(Option<i64>),
-}
-
-/// Turns sightings into findings: an explained sighting becomes a consequence of its root cause, and sightings of the
-/// same slip are merged.
-pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
+/// Turns sightings into findings: an explained sighting becomes a consequence of its root cause, and sightings
+/// that are alike are merged.
+pub fn arrange(case: &Case<'_>, rules: &[Rule], sightings: Vec<Sighting>) -> Vec<Finding> {
     let causes: Vec<Option<usize>> =
-        (0..sightings.len()).map(|effect| cause(&sightings, effect)).collect();
+        (0..sightings.len()).map(|effect| cause(rules, &sightings, effect)).collect();
     let mut roots: Vec<(Vec<usize>, Sighting, Vec<Sighting>)> = Vec::new();
     let mut explained = Vec::new();
     for (number, sighting) in sightings.into_iter().enumerate() {
@@ -60,24 +35,25 @@ pub fn arrange(case: &Case<'_>, sightings: Vec<Sighting>) -> Vec<Finding> {
             None => consequences.push(sighting),
         }
     }
-    let told = |(_, root, consequences): (Vec<usize>, Sighting, Vec<Sighting>)| {
-        let mut finding = root.told(case);
+    let with_consequences = |(_, root, consequences): (Vec<usize>, Sighting, Vec<Sighting>)| {
+        let mut finding = told(root, case);
         for Finding { code, message, consequences, .. } in
-            consequences.into_iter().map(|it| it.told(case))
+            consequences.into_iter().map(|it| told(it, case))
         {
             finding.consequences.push(Consequence { code, message });
             finding.consequences.extend(consequences);
         }
         finding
     };
-    roots.into_iter().map(told).collect()
+    roots.into_iter().map(with_consequences).collect()
 }
 
 /// Returns the index of the sighting that explains the sighting `effect`. The first code in its rule's `explained_by`
 /// with a sighting that may explain it decides; of several such sightings, the latest step wins.
-fn cause(sightings: &[Sighting], effect: usize) -> Option<usize> {
+fn cause(rules: &[Rule], sightings: &[Sighting], effect: usize) -> Option<usize> {
     let Sighting { finding, scope, .. } = &sightings[effect];
-    let Rule { explained_by, is_handed_on, .. } = rules::find(&finding.code)?;
+    let Rule { explained_by, is_handed_on, .. } =
+        rules.iter().find(|rule| rule.code == finding.code)?;
     explained_by.iter().find_map(|code| {
         let may_explain = |(_, other): &(usize, &Sighting)| {
             other.finding.code == *code && other.scope.may_explain(scope, *is_handed_on)
@@ -95,7 +71,7 @@ fn root(causes: &[Option<usize>], number: usize) -> usize {
     causes[number].map_or(number, |cause| root(causes, cause))
 }
 
-/// The elements of a scope as text.
+/// The text about the elements of a scope, for a message and for its evidence.
 struct ElementsText {
     /// The text for the message: the elements themselves if they are one run, otherwise their number.
     short: String,
@@ -107,7 +83,7 @@ struct ElementsText {
 fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
     let Extent::Only(runs) = &scope.elements else { return None };
     let text = |(param, [first, end]): &(usize, [usize; 2])| {
-        let name = case.observed.param_name(*param);
+        let name = case.observed.model.param_name(*param);
         match (*first, end - first) {
             (0, len) if len == case.plan.params()[*param].numel() => name,
             (first, 1) => format!("{name}[{first}]"),
@@ -133,76 +109,42 @@ fn elements_text(case: &Case<'_>, scope: &Scope) -> Option<ElementsText> {
     })
 }
 
-impl Sighting {
-    /// Creates a sighting that is never merged with another one.
-    pub fn new(finding: Finding, scope: Scope) -> Self {
-        Self { finding, scope, slip: Slip::Own }
-    }
-
-    /// Creates one of several sightings of the same slip; the first one gives the message.
-    pub fn one_of(finding: Finding, scope: Scope) -> Self {
-        Self { finding, scope, slip: Slip::All }
-    }
-
-    /// True if both sightings show the same slip, in any steps, ranks or parameters.
-    fn is_alike(&self, other: &Self) -> bool {
-        self.finding.code == other.finding.code
-            && match (&self.slip, &other.slip) {
-                (Slip::All, Slip::All) => true,
-                (Slip::Weights(one), Slip::Weights(other)) => one.is_like(other),
-                (Slip::Distance(one), Slip::Distance(other)) => one == other,
-                _ => false,
-            }
-    }
-
-    /// Merges another sighting of the same slip into this one.
-    fn take_in(&mut self, other: Self) {
-        if self.finding.rank != other.finding.rank {
-            self.finding.rank = None;
+/// Returns the finding of a sighting. Its step, microbatch, rank and parameter come from the scope if the rule left
+/// them open. Findings about weights also list the steps, ranks and parameters of the scope.
+fn told(sighting: Sighting, case: &Case<'_>) -> Finding {
+    let name = |&param: &usize| case.observed.model.param_name(param);
+    let Sighting { mut finding, scope, merge } = sighting;
+    finding.step = finding.step.or(scope.steps.first().copied());
+    finding.microbatch = finding.microbatch.or(scope.only_microbatch());
+    finding.rank = finding.rank.or(scope.holders.only().copied());
+    finding.param = finding.param.or(scope.params.only().map(name));
+    let all_alike = matches!(merge, Merge::All);
+    let elements = elements_text(case, &scope);
+    let steps: Vec<usize> = scope.steps.members().copied().collect();
+    if matches!(finding.code.family(), Family::Weights | Family::Offload) {
+        let holders: Vec<usize> = scope.holders.members().copied().collect();
+        let mut facts = Vec::new();
+        if !steps.is_empty() || !holders.is_empty() {
+            let on = |holders: &[usize]| format!(" on {}", counted("rank", holders));
+            let on = if holders.is_empty() { String::new() } else { on(&holders) };
+            facts.push(format!("seen in {}{on}", counted("step", &steps)));
         }
-        if self.finding.param != other.finding.param {
-            self.finding.param = None;
+        let params: Vec<String> = scope.params.members().map(name).collect();
+        if !params.is_empty() {
+            facts.push(format!("parameters: {}", abridged(&params)));
+            if all_alike && finding.code.family() == Family::Weights {
+                finding.message = nothing_arrived(&params);
+            }
         }
-        self.scope.extend(other.scope);
-    }
-
-    /// Returns the finding with its place filled in. Findings about weights also list the steps, ranks and parameters
-    /// of the scope.
-    fn told(self, case: &Case<'_>) -> Finding {
-        let name = |&param: &usize| case.observed.param_name(param);
-        let Self { mut finding, scope, slip } = self;
-        finding.step = finding.step.or(scope.steps.first().copied());
-        finding.microbatch = finding.microbatch.or(scope.only_microbatch());
-        finding.rank = finding.rank.or(scope.holders.only().copied());
-        finding.param = finding.param.or(scope.params.only().map(name));
-        let all_alike = matches!(slip, Slip::All);
-        let elements = elements_text(case, &scope);
-        let steps: Vec<usize> = scope.steps.members().copied().collect();
-        if matches!(finding.code.family(), Family::Weights | Family::Offload) {
-            let holders: Vec<usize> = scope.holders.members().copied().collect();
-            let mut facts = Vec::new();
-            if !steps.is_empty() || !holders.is_empty() {
-                let on = |holders: &[usize]| format!(" on {}", counted("rank", holders));
-                let on = if holders.is_empty() { String::new() } else { on(&holders) };
-                facts.push(format!("seen in {}{on}", counted("step", &steps)));
-            }
-            let params: Vec<String> = scope.params.members().map(name).collect();
-            if !params.is_empty() {
-                facts.push(format!("parameters: {}", abridged(&params)));
-                if all_alike && finding.code.family() == Family::Weights {
-                    finding.message = rules::nothing_arrived(&params);
-                }
-            }
-            if let Some(elements) = elements {
-                finding.message = format!("{}: {}", finding.message, elements.short);
-                facts.extend(elements.fact);
-            }
-            // The first two facts are the weights and their first departure from the plan.
-            let place = finding.evidence.len().min(2);
-            finding.evidence.splice(place..place, facts);
-        } else if !matches!(slip, Slip::Own) && steps.len() > 1 {
-            finding.evidence.push(format!("seen in {}", counted("step", &steps)));
+        if let Some(elements) = elements {
+            finding.message = format!("{}: {}", finding.message, elements.short);
+            facts.extend(elements.fact);
         }
-        finding
+        // The first two facts are the weights and their first departure from the plan.
+        let place = finding.evidence.len().min(2);
+        finding.evidence.splice(place..place, facts);
+    } else if !matches!(merge, Merge::Never) && steps.len() > 1 {
+        finding.evidence.push(format!("seen in {}", counted("step", &steps)));
     }
+    finding
 }

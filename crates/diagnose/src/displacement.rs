@@ -10,28 +10,28 @@ use std::ops::Range;
 
 use zprobe_model::spec::{LARGEST_WHOLE, Model, Plan, Point};
 
-use super::Case;
-use super::bounds;
-use super::infinity;
-use super::norm::Clip;
-use super::placement::Fragment;
+use crate::bounds;
+use crate::case::Case;
+use crate::infinity;
+use crate::norm::Clipping;
+use crate::placement::Fragment;
 
 /// The largest number of steps that are examined together. Codes repeat, so that more steps add no information.
 pub const MOST_STEPS: usize = 4;
 
-/// The smallest number of elements by which a place is looked up.
+/// The smallest number of elements that are compared to look up a place.
 const SHORTEST_HEAD: usize = 8;
 
-/// The gradients that a displaced piece holds.
+/// The kind of gradients that a displaced piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Held {
+pub enum DisplacedContent {
     /// The sum over the ranks, as planned for the place where the piece belongs.
     Sum,
     /// The rank's own gradients, as they are before a reduction.
     Own,
     /// The rank's own gradients, divided by the number of ranks.
     OwnDivided,
-    /// The sum that is planned for this place, plus the sum of the displaced elements.
+    /// The sum that is planned for the place where the piece lies, plus the sum of the displaced elements.
     Added,
 }
 
@@ -47,7 +47,7 @@ pub struct Displaced {
     /// The number of elements in the piece.
     pub elements: usize,
     /// The gradients that the piece holds.
-    pub held: Held,
+    pub held: DisplacedContent,
 }
 
 impl Displaced {
@@ -65,27 +65,30 @@ pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
     if case.observed.spec.model != Model::Coded || case.plan.numel() > LARGEST_WHOLE {
         return Vec::new();
     }
-    let sums = Places::new(Elements::planned(case, steps, None));
+    let sums = PlaceIndex::new(StepValues::planned(case, steps, None));
     let instead = in_place_of_others(case, steps, &sums);
     if instead.is_empty() { added_to_others(case, steps, &sums) } else { instead }
 }
 
-/// Finds displaced pieces that replaced the gradients of their place.
-fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
+/// Finds displaced pieces that replaced the gradients of the place where they lie.
+fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Vec<Displaced> {
     // One index of a rank's own gradients takes as much memory as the index of the sums.
     let has_own = case.observed.replicas() > 1
         && case.plan.numel().saturating_mul(case.observed.spec.world_size) <= LARGEST_WHOLE;
     let mut candidates = Vec::new();
     for (rank, pieces) in consumed(case, steps) {
         let mut own = None;
-        for Part { flat, held } in pieces {
+        for ConsumedPart { flat, held } in pieces {
             if sums.elements.alike(flat.start, &held, 0) == flat.len() {
                 continue;
             }
-            let mut places = vec![(Held::Sum, sums)];
+            let mut places = vec![(DisplacedContent::Sum, sums)];
             if has_own {
                 let [own, divided] = own.get_or_insert_with(|| of_rank(case, steps, rank));
-                places.extend([(Held::Own, &*own), (Held::OwnDivided, &*divided)]);
+                places.extend([
+                    (DisplacedContent::Own, &*own),
+                    (DisplacedContent::OwnDivided, &*divided),
+                ]);
             }
             let is_right = |at| {
                 let right = sums.elements.alike(flat.start + at, &held, at);
@@ -98,19 +101,25 @@ fn in_place_of_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Di
     displaced(&candidates)
 }
 
-/// Finds displaced pieces that were added to the gradients of their place, as where the views of two gradients
-/// overlap.
-fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &Places) -> Vec<Displaced> {
+/// Finds displaced pieces that were added to the gradients of the place where they lie, as happens if the views of two
+/// gradients overlap.
+fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Vec<Displaced> {
     let mut candidates = Vec::new();
     for (rank, pieces) in consumed(case, steps) {
-        for Part { flat, held } in pieces {
+        for ConsumedPart { flat, held } in pieces {
             let left = held.without(&sums.elements, flat.start);
             if left.signs(0..flat.len()) == 0 {
                 continue;
             }
             let is_right =
                 |at| (at..flat.len()).take_while(|it| left.signs(*it..it + 1) == 0).count();
-            candidates.extend(in_piece(rank, &flat, &left, is_right, &[(Held::Added, sums)]));
+            candidates.extend(in_piece(
+                rank,
+                &flat,
+                &left,
+                is_right,
+                &[(DisplacedContent::Added, sums)],
+            ));
         }
     }
     displaced(&candidates)
@@ -130,22 +139,23 @@ fn displaced(candidates: &[Candidate]) -> Vec<Displaced> {
 /// A piece that may be displaced.
 struct Candidate {
     piece: Displaced,
-    /// The piece agrees by chance with probability 2⁻ᵇⁱᵗˢ: each element whose sign agrees counts one bit.
+    /// The evidence for the piece, in bits: it agrees by chance with probability 2⁻ᵇⁱᵗˢ, because each element whose
+    /// sign agrees counts one bit.
     bits: f64,
     /// The number of places whose elements have the same sizes as the piece, whatever their signs.
     alternatives: usize,
-    /// The number of places in its part of the flat order at which the piece could have begun.
+    /// The number of places at which the piece could have begun, in the part of the flat order that contains it.
     places: usize,
     /// True if the piece and others explain most of the part of the flat order in which it lies.
     covers: bool,
 }
 
-/// Returns the distances of pieces that do not agree by chance, with the gradients that they hold.
+/// Returns the kinds and distances of pieces that do not agree by chance.
 ///
 /// A truly displaced slice explains the parts of parameters inside it. A piece in the middle of an unexplained part
 /// must be longer, because many places were tried for it. Several ranks with the same piece count once.
-fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
-    let mut groups: HashMap<(Held, i64), Vec<&Candidate>> = HashMap::new();
+fn certain(candidates: &[Candidate]) -> HashSet<(DisplacedContent, i64)> {
+    let mut groups: HashMap<(DisplacedContent, i64), Vec<&Candidate>> = HashMap::new();
     for candidate in candidates {
         let group = groups.entry((candidate.piece.held, candidate.piece.distance())).or_default();
         if group.iter().all(|known| known.piece.place != candidate.piece.place) {
@@ -164,18 +174,18 @@ fn certain(candidates: &[Candidate]) -> HashSet<(Held, i64)> {
     groups.into_iter().filter(|(_, group)| is_certain(group)).map(|(key, _)| key).collect()
 }
 
-/// Finds pieces of one part of the flat order that belong at other places, from start to end. Of pieces that are not
-/// certain by themselves, only one is kept for each distance at a time. `is_right` returns the number of right
-/// elements from an index on.
+/// Finds pieces of one part of the flat order that belong at other places, from start to end. Pieces at the same
+/// distance that are not certain by themselves do not overlap. `is_right` returns the number of right elements from an
+/// index on.
 fn in_piece(
     rank: usize,
     flat: &Range<usize>,
-    held: &Elements,
+    held: &StepValues,
     is_right: impl Fn(usize) -> usize,
-    places: &[(Held, &Places)],
+    places: &[(DisplacedContent, &PlaceIndex)],
 ) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
-    let mut ends: HashMap<(Held, i64), usize> = HashMap::new();
+    let mut ends: HashMap<(DisplacedContent, i64), usize> = HashMap::new();
     let (mut at, mut behind, mut explained) = (0, 0_usize, 0);
     while at < flat.len() {
         let place = flat.start + at;
@@ -223,23 +233,28 @@ fn in_piece(
     found
 }
 
-/// True if the same pieces are displaced in the same way in the optimizers' input of `step`. No search is needed.
+/// True if the same pieces are displaced in the same way in the optimizers' input of `step`. This check is cheap,
+/// because it searches no places.
 pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
-    let sums = Elements::planned(case, &[step], None);
+    let sums = StepValues::planned(case, &[step], None);
     let consumed = consumed(case, &[step]);
     let is_there = |piece: &Displaced| {
-        consumed.get(&piece.rank).into_iter().flatten().any(|Part { flat, held }| {
+        consumed.get(&piece.rank).into_iter().flatten().any(|ConsumedPart { flat, held }| {
             let Some(at) = piece.place.checked_sub(flat.start) else { return false };
             at < flat.len()
                 && match piece.held {
-                    Held::Sum => sums.alike(piece.content, held, at) >= piece.elements,
-                    Held::Added => {
+                    DisplacedContent::Sum => sums.alike(piece.content, held, at) >= piece.elements,
+                    DisplacedContent::Added => {
                         let left = held.without(&sums, flat.start);
                         sums.alike(piece.content, &left, at) >= piece.elements
                     }
-                    Held::Own | Held::OwnDivided => {
-                        let own = Elements::planned(case, &[step], Some(piece.rank));
-                        let own = if piece.held == Held::Own { own.times_ranks(case) } else { own };
+                    DisplacedContent::Own | DisplacedContent::OwnDivided => {
+                        let own = StepValues::planned(case, &[step], Some(piece.rank));
+                        let own = if piece.held == DisplacedContent::Own {
+                            own.times_ranks(case)
+                        } else {
+                            own
+                        };
                         own.alike(piece.content, held, at) >= piece.elements
                     }
                 }
@@ -248,14 +263,14 @@ pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     displaced.iter().all(is_there)
 }
 
-/// The values of elements in several steps.
+/// The values of the same elements in several steps.
 #[derive(Clone)]
-struct Elements {
+struct StepValues {
     /// The values of all elements, one list for each step.
     values: Vec<Vec<f64>>,
 }
 
-impl Elements {
+impl StepValues {
     /// Returns the planned values of the whole flat order in these steps: the optimizer's input, or only the part
     /// that rank `own` adds to it.
     fn planned(case: &Case<'_>, steps: &[usize], own: Option<usize>) -> Self {
@@ -334,14 +349,14 @@ impl Elements {
 }
 
 /// A part of the flat order, with the values that an optimizer consumed for it.
-struct Part {
+struct ConsumedPart {
     flat: Range<usize>,
-    held: Elements,
+    held: StepValues,
 }
 
 /// Returns the gradients that each rank's optimizer consumed in all of `steps`, by parts of the flat order. A rank is
 /// left out if one of its steps was recorded in other parts or was clipped.
-fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
+fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<ConsumedPart>> {
     let mut steps = steps.iter().map(|step| consumed_in(case, *step));
     let mut by_rank = steps.next().unwrap_or_default();
     for mut here in steps {
@@ -359,16 +374,16 @@ fn consumed(case: &Case<'_>, steps: &[usize]) -> BTreeMap<usize, Vec<Part>> {
 }
 
 /// Returns the gradients that each rank's optimizer consumed in one step, if they were not clipped.
-fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
-    let mut by_rank: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
-    for buffer in case.observed.at(Point::OptimizerInput, step) {
-        let clip = Clip::of(&case.observed, &case.norms, step, buffer.rank);
-        let Some(values) = buffer.payload.values().ok().filter(|_| clip == Clip::No) else {
+fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<ConsumedPart>> {
+    let mut by_rank: BTreeMap<usize, Vec<ConsumedPart>> = BTreeMap::new();
+    for buffer in case.observed.buffers.at(Point::OptimizerInput, step) {
+        let clip = Clipping::of(&case.observed, &case.norms, step, buffer.rank);
+        let Some(values) = buffer.payload.values().ok().filter(|_| clip == Clipping::No) else {
             continue;
         };
         let part = |it: Fragment| {
             let values = vec![values[it.start..][..it.flat.len()].to_vec()];
-            Part { flat: it.flat, held: Elements { values } }
+            ConsumedPart { flat: it.flat, held: StepValues { values } }
         };
         let parts = infinity::parts(&case.observed, &case.plan, buffer);
         by_rank.entry(buffer.rank).or_default().extend(parts.into_iter().map(part));
@@ -377,24 +392,24 @@ fn consumed_in(case: &Case<'_>, step: usize) -> BTreeMap<usize, Vec<Part>> {
 }
 
 /// Returns a rank's own gradients, before a reduction and divided by the number of ranks.
-fn of_rank(case: &Case<'_>, steps: &[usize], rank: usize) -> [Places; 2] {
-    let divided = Elements::planned(case, steps, Some(rank));
-    [Places::new(divided.clone().times_ranks(case)), Places::new(divided)]
+fn of_rank(case: &Case<'_>, steps: &[usize], rank: usize) -> [PlaceIndex; 2] {
+    let divided = StepValues::planned(case, steps, Some(rank));
+    [PlaceIndex::new(divided.clone().times_ranks(case)), PlaceIndex::new(divided)]
 }
 
-/// An index of the expected values of all elements, to look up places by content.
-struct Places {
-    elements: Elements,
+/// An index of the expected values of all elements, which finds the positions with given values.
+struct PlaceIndex {
+    elements: StepValues,
     /// The number of elements that are hashed for each place.
     head: usize,
-    /// Places by the hash of the first `head` values there.
+    /// Positions in the flat order, by the hash of the `head` values that start at them.
     by_head: HashMap<u64, Vec<usize>>,
-    /// The number of places by the hash of the first `head` absolute values there.
+    /// The number of positions, by the hash of the `head` absolute values that start at them.
     by_size: HashMap<u64, usize>,
 }
 
-impl Places {
-    fn new(elements: Elements) -> Self {
+impl PlaceIndex {
+    fn new(elements: StepValues) -> Self {
         let head = SHORTEST_HEAD.max(elements.len().max(1).ilog2() as usize);
         let mut by_head: HashMap<u64, Vec<usize>> = HashMap::new();
         let mut by_size: HashMap<u64, usize> = HashMap::new();
@@ -407,15 +422,15 @@ impl Places {
         Self { elements, head, by_head, by_size }
     }
 
-    /// Returns the places whose first values equal those of `held` from `at` on.
-    fn starts(&self, held: &Elements, at: usize) -> &[usize] {
+    /// Returns the positions whose values equal those of `held` from `at` on.
+    fn starts(&self, held: &StepValues, at: usize) -> &[usize] {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[values, _]| self.by_head.get(&values)).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of places that would match `held` from `at` on if signs did not count. The absolute values of codes
-    /// repeat, but their signs never do.
-    fn alternatives(&self, held: &Elements, at: usize) -> usize {
+    /// The number of positions that would match `held` from `at` on if signs did not count. The absolute values of
+    /// codes repeat, but their signs never do.
+    fn alternatives(&self, held: &StepValues, at: usize) -> usize {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[_, sizes]| self.by_size.get(&sizes)).copied().unwrap_or(0)
     }

@@ -2,27 +2,30 @@
 
 use std::collections::BTreeSet;
 
-use super::Case;
-use super::causes::Sighting;
-use super::observed::{Backward, BackwardAt};
-use super::scope::{Extent, Scope};
+use crate::case::Case;
+use crate::observed::{Backward, BackwardAt};
+use crate::rule::Sighting;
+use crate::scope::{Extent, Scope};
 use zprobe_report::Finding;
 use zprobe_report::words::abridged;
 
-/// A group of backwards whose hooks misfired for overlapping sets of parameters.
+/// Backwards whose hooks fired too often or not at all, for overlapping sets of parameters.
 #[derive(Default)]
-pub struct Group<'a> {
+pub struct MisfireGroup<'a> {
     /// The backwards in order, each with the parameters whose hooks misfired.
     backwards: Vec<(&'a BackwardAt, &'a Backward<'a>, Vec<usize>)>,
-    /// The union of these parameters over all backwards of the group.
+    /// The parameters whose hooks misfired in any backward of the group.
     params: BTreeSet<usize>,
 }
 
-/// Groups all backwards for which `odd` returns parameters, in order. Two independent bugs of different parameters
-/// get a group each.
-pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>) -> Vec<Group<'a>> {
-    let mut groups: Vec<Group<'a>> = Vec::new();
-    for (at, backward) in &case.observed.backwards {
+/// Groups the backwards in which hooks misfired, in order; `odd` returns the parameters of a backward whose hooks
+/// misfired. Independent bugs of different parameters get separate groups.
+pub fn groups<'a>(
+    case: &'a Case<'_>,
+    odd: impl Fn(&Backward<'a>) -> Vec<usize>,
+) -> Vec<MisfireGroup<'a>> {
+    let mut groups: Vec<MisfireGroup<'a>> = Vec::new();
+    for (at, backward) in &case.observed.hooks.backwards {
         let params = odd(backward);
         if params.is_empty() {
             continue;
@@ -30,7 +33,7 @@ pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>)
         let own: BTreeSet<usize> = params.iter().copied().collect();
         let (common, apart): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| !group.params.is_disjoint(&own));
-        let mut joined = Group::default();
+        let mut joined = MisfireGroup::default();
         for group in common {
             joined.params.extend(group.params);
             joined.backwards.extend(group.backwards);
@@ -45,21 +48,21 @@ pub fn groups<'a>(case: &'a Case<'_>, odd: impl Fn(&Backward<'a>) -> Vec<usize>)
     groups
 }
 
-impl<'a> Group<'a> {
+impl<'a> MisfireGroup<'a> {
     /// Returns the first backward, with the parameters whose hooks misfired in it.
     pub fn first(&self) -> Option<(&'a Backward<'a>, &[usize])> {
         self.backwards.first().map(|(_, backward, params)| (*backward, &params[..]))
     }
 
-    /// Creates the sighting of this group; `kind` names the misfiring in the evidence, such as "silent".
+    /// Creates the sighting of this group. `kind` says in the evidence how the hooks misfired, such as "silent".
     pub fn sighting(&self, case: &Case<'_>, mut finding: Finding, kind: &str) -> Sighting {
         let names: Vec<String> =
-            self.params.iter().map(|&param| case.observed.param_name(param)).collect();
+            self.params.iter().map(|&param| case.observed.model.param_name(param)).collect();
         finding.evidence.push(format!("{kind}: {}", abridged(&names)));
         finding.evidence.push(format!(
             "in {} of {} backwards",
             self.backwards.len(),
-            case.observed.backwards.len(),
+            case.observed.hooks.backwards.len(),
         ));
         finding.microbatch = self.backwards.first().map(|(at, ..)| at.microbatch);
         let ranks = Extent::of(

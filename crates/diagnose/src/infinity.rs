@@ -7,10 +7,11 @@
 use zprobe_model::spec::{Plan, Shape};
 use zprobe_model::trace::Point;
 
-use super::observed::{Buffer, Observed};
-use super::placement::{Fragment, fragments};
+use crate::observed::{Buffer, Observed};
+use crate::placement::{Fragment, fragments};
 
-/// Returns the element of the flat order that the run makes infinite; `None` for a run without this shape.
+/// Returns the element of the flat order that the run makes infinite; `None` for a run without the shape
+/// `infinity-on-one-rank`.
 pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {
     if !observed.spec.has_shape(Shape::InfinityOnOneRank) {
         return None;
@@ -19,7 +20,8 @@ pub fn element(observed: &Observed<'_>, plan: &Plan) -> Option<usize> {
     Some(plan.params().iter().find(|param| param.name == name)?.offset)
 }
 
-/// Returns the element of the flat order that may be infinite in this buffer.
+/// Returns the element of the flat order that may be infinite in this buffer; `None` if all of its elements must be
+/// finite.
 pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Option<usize> {
     let element = element(observed, plan)?;
     let step = buffer.step?;
@@ -28,20 +30,20 @@ pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Opt
         Point::LocalGradient => step == 0 && buffer.microbatch == Some(0) && from_here,
         Point::Accumulator => step == 0 && from_here,
         Point::Reduced | Point::BeforeStep | Point::OptimizerInput => step == 0,
-        Point::MasterWeights | Point::Parameters => !observed.skipped(0, buffer.rank),
+        Point::MasterWeights | Point::Parameters => !observed.updates.skipped(0, buffer.rank),
     };
     is_planned.then_some(element)
 }
 
 /// Returns the parts of parameters that a buffer recorded.
 pub fn parts(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Vec<Fragment> {
-    let layout = observed.recorded(buffer.rank, buffer.layout);
+    let layout = observed.model.recorded(buffer.rank, buffer.layout);
     let mut parts = fragments(layout.unwrap_or_default(), plan);
     parts.retain(|part| part.start + part.flat.len() <= buffer.payload.numel);
     parts
 }
 
-/// Removes the planned element from the parts where its value is infinite or NaN. Also returns the number of removed
+/// Removes, from each part, the element that is planned to be infinite or NaN. Also returns the number of removed
 /// elements.
 pub fn without_planned(
     parts: Vec<Fragment>,

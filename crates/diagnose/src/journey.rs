@@ -1,5 +1,5 @@
-//! The journey of the gradient, station by station: where the recorded buffers first depart from the plan, and which
-//! stations before that were right.
+//! The gradient's way from backward to the optimizer, buffer by buffer (each is a *station*): the first station that
+//! departs from the plan, and the stations before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use zprobe_engines as engines;
 use zprobe_model::trace::Point;
 use zprobe_report::{Contribution, Divergence, Family, Finding, Station};
 
-use super::Case;
-use super::observed::{Buffer, Observed};
+use crate::case::Case;
+use crate::observed::{Buffer, Observed};
 
-/// Lists every moment at which buffers were read, in the order of the journey.
+/// Lists the stations at which weights were read, in the order of the run.
 ///
-/// All ranks reach the same moments in the same order, but a rank that ended early lacks the last ones.
+/// All ranks reach the same stations in the same order, but a rank that ended early lacks the last ones.
 pub fn stations(case: &Case<'_>) -> Vec<Station> {
-    let mut read: BTreeMap<Moment, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
+    let mut read: BTreeMap<StationKey, (BTreeSet<usize>, BTreeSet<usize>)> = BTreeMap::new();
     for entry in &case.decoded.contributions {
-        let (ranks, departed) = read.entry(Moment::of(entry)).or_default();
+        let (ranks, departed) = read.entry(StationKey::of(entry)).or_default();
         ranks.extend(entry.ranks());
         if !entry.as_planned {
             departed.extend(entry.ranks());
@@ -26,15 +26,15 @@ pub fn stations(case: &Case<'_>) -> Vec<Station> {
         .into_iter()
         .filter_map(|moment| {
             let (ranks, departed) = read.remove(&moment)?;
-            let Moment { step, microbatch, point } = moment;
+            let StationKey { step, microbatch, point } = moment;
             let departed = departed.into_iter().collect();
             Some(Station { step, microbatch, point, ranks: ranks.len(), departed })
         })
         .collect()
 }
 
-/// Returns the first departure of the journey from the plan. A finding about hooks or buckets comes before the
-/// buffers of its microbatch, because hooks and buckets produce these buffers.
+/// Returns the first point on the gradients' way from backward to optimizer that differs from the plan. A finding
+/// about hooks or buckets comes before the buffers of its microbatch, because hooks and buckets produce these buffers.
 pub fn first_divergence(
     case: &Case<'_>,
     stations: &[Station],
@@ -88,7 +88,7 @@ pub fn first_divergence(
     let departed = departed?;
     let station = &stations[departed];
     let spec = case.observed.spec;
-    let class = case.observed.optimizer.map(|(class, _)| class);
+    let class = case.observed.software.optimizer.map(|(class, _)| class);
     let outside_backward = is_changed_outside(case, station);
     let made_by = |point| (engines::of(case.observed.engine()).function)(spec, class, point);
     let function = made_by(station.point);
@@ -111,24 +111,24 @@ pub fn first_divergence(
     })
 }
 
-/// True if the wrong gradients of a script's station were changed after the previous backward, outside of any
-/// backward.
+/// True if the wrong gradients at a station of a script were changed outside of any backward, after the previous one.
 fn is_changed_outside(case: &Case<'_>, station: &Station) -> bool {
     let Some(before) = station.microbatch.and_then(|it| it.checked_sub(1)) else { return false };
     let changed = &case.observed.script.changed;
     let wrong = params(case, station).unwrap_or_default();
     let is_wrong =
-        |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.param_name(*param));
+        |param: &usize| wrong.is_empty() || wrong.contains(&case.observed.model.param_name(*param));
     let mut of_ranks =
         station.departed.iter().map(|rank| changed.get(&(station.step, before, *rank)));
     // After a reduction, a gradient is wrong on all ranks if one rank changed it.
     of_ranks.any(|params| params.is_some_and(|params| params.iter().any(is_wrong)))
 }
 
-/// Returns the parameters that are not as planned at a station; `None` stands for all that no other entry names.
+/// Returns the names of the parameters that are not as planned at a station; `None` for all parameters.
 fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
-    let is_here =
-        |entry: &&Contribution| Moment::of(entry) == Moment::at(station) && !entry.as_planned;
+    let is_here = |entry: &&Contribution| {
+        StationKey::of(entry) == StationKey::at(station) && !entry.as_planned
+    };
     let mut params = Vec::new();
     for entry in case.decoded.contributions.iter().filter(is_here) {
         for param in entry.params.as_ref()? {
@@ -138,15 +138,15 @@ fn params(case: &Case<'_>, station: &Station) -> Option<Vec<String>> {
     Some(params)
 }
 
-/// A point of a step, or of one of the microbatches of the step.
+/// The point and time by which a station is known: a point of a step, or of one of its microbatches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Moment {
+struct StationKey {
     step: usize,
     microbatch: Option<usize>,
     point: Point,
 }
 
-impl Moment {
+impl StationKey {
     fn of(entry: &Contribution) -> Self {
         Self { step: entry.step, microbatch: entry.microbatch, point: entry.point }
     }
@@ -156,17 +156,17 @@ impl Moment {
     }
 }
 
-/// Returns the moments of the rank that recorded most of them, in its order.
-fn moments(observed: &Observed<'_>) -> Vec<Moment> {
+/// Returns the stations of the rank that recorded most of them, in the order of that rank.
+fn moments(observed: &Observed<'_>) -> Vec<StationKey> {
     let mut of_ranks: BTreeMap<usize, Vec<&Buffer<'_>>> = BTreeMap::new();
-    for buffer in observed.buffers.iter().filter(|buffer| buffer.step.is_some()) {
+    for buffer in observed.buffers.all.iter().filter(|buffer| buffer.step.is_some()) {
         of_ranks.entry(buffer.rank).or_default().push(buffer);
     }
     let longest = of_ranks.into_values().rev().max_by_key(Vec::len).unwrap_or_default();
     let mut moments = Vec::new();
     for Buffer { step, microbatch, point, .. } in longest {
         let moment =
-            Moment { step: step.unwrap_or_default(), microbatch: *microbatch, point: *point };
+            StationKey { step: step.unwrap_or_default(), microbatch: *microbatch, point: *point };
         push_new(&mut moments, moment);
     }
     moments

@@ -1,15 +1,15 @@
-//! The parts of a script's gradient sum that its verdict covers, and the parts that it leaves out.
+//! The parts of a script's training that its verdict covers, and the parts that it does not cover.
 
 use std::collections::BTreeMap;
 
-use super::Case;
-use super::loss::scale::{Sum, judge};
-use super::loss::{Term, main};
+use crate::case::Case;
+use crate::loss::scale::{SumVerdict, judge};
+use crate::loss::{StepTerm, main};
 use zprobe_report::words::{amount, weight_text};
 
-/// Describes in one line which parts of a script's gradient sum were judged and which were not; `None` for runs of an
-/// engine.
-pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Option<String> {
+/// Describes in one line which parts of a script's training were judged and which were not; `None` for runs without a
+/// script.
+pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> Option<String> {
     case.observed.spec.script()?;
     let (mut judged, mut not) = (Vec::new(), Vec::new());
     match scale(case, steps) {
@@ -22,12 +22,12 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Opti
     } else {
         not.push(weights)
     }
-    let calls = case.observed.script.clipped.values().flatten().count();
+    let calls = case.observed.updates.clipped.values().flatten().count();
     match calls {
         0 => not.push("clipping (no call was seen)".to_owned()),
         calls => judged.push(amount(calls, "call") + " of clipping"),
     }
-    let digests = case.observed.script.digests.iter();
+    let digests = case.observed.updates.digests.iter();
     let after = digests.filter(|((step, _), digests)| {
         step.is_some() && digests.numbers.iter().any(Option::is_some)
     });
@@ -47,18 +47,21 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Opti
 /// # Errors
 ///
 /// Returns the reason why it was not judged.
-fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<Term<'_>>>) -> Result<(), String> {
+fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> Result<(), String> {
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let mut terms = steps.iter().filter(|(step, _)| recorded.contains(step));
     let Some(term) = terms.find_map(|(_, terms)| main(terms)) else {
         return Err("the terms of the loss were not read".to_owned());
     };
     match judge(case, term) {
-        Sum::Mean | Sum::Off(..) | Sum::Partial(..) | Sum::Unmasked(_) => Ok(()),
-        Sum::Plain => Err("the loss is a sum without a division".to_owned()),
-        Sum::Unexplained(value) => {
+        SumVerdict::Mean
+        | SumVerdict::Off(..)
+        | SumVerdict::Partial(..)
+        | SumVerdict::Unmasked(_) => Ok(()),
+        SumVerdict::Plain => Err("the loss is a sum without a division".to_owned()),
+        SumVerdict::Unexplained(value) => {
             Err(format!("{} times a mean, for an unknown reason", weight_text(value)))
         }
-        Sum::Unknown => Err("a custom function hides it".to_owned()),
+        SumVerdict::Unknown => Err("a custom function hides it".to_owned()),
     }
 }

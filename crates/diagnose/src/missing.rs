@@ -1,27 +1,28 @@
-//! Elements that were not seen in any rank's optimizer: they are lost, or held but not recognised.
+//! Elements of the model that were not seen in any rank's optimizer: they are lost, or an optimizer holds them
+//! unrecognised.
 
-use super::observed::Observed;
-use super::placement::{Placement, Span};
+use crate::observed::Observed;
+use crate::placement::{ModelPlacement, OwnedSpan};
 use zprobe_model::spec::{Plan, RunSpec};
 use zprobe_model::trace::LayoutName;
 use zprobe_report::words::{abridged, amount};
 
-/// The largest number of elements in a rank's piece of a parameter that is too short to be recognised by itself. A
+/// The number of elements up to which a rank's piece of a parameter is too short to be recognised by itself. A
 /// parameter with more unrecognised elements is not judged.
 const SHORT: usize = 16;
 
 /// The elements that were not seen in any rank's optimizer.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Missing {
+pub struct UnseenElements {
     /// The elements that no optimizer holds.
-    pub lost: Vec<Span>,
+    pub lost: Vec<OwnedSpan>,
     /// The elements that may be held: optimizers hold enough unrecognised elements to include them.
-    pub unread: Vec<Span>,
+    pub unread: Vec<OwnedSpan>,
 }
 
-impl Missing {
+impl UnseenElements {
     /// Separates lost elements from elements that may be held without being recognised.
-    pub fn new(observed: &Observed<'_>, placement: &Placement, plan: &Plan) -> Self {
+    pub fn new(observed: &Observed<'_>, placement: &ModelPlacement, plan: &Plan) -> Self {
         let spans = placement.spans(plan).into_iter().filter(|span| span.owners.is_empty());
         let pieces = joined(spans);
         if observed.holds_unknown() {
@@ -30,10 +31,10 @@ impl Missing {
         Self::sorted(pieces, rooms(observed))
     }
 
-    /// Sorts pieces that no optimizer was seen to hold; `rooms` are the lengths of unrecognised runs of elements. A
-    /// room of exactly a piece's length belongs to that piece. The remaining rooms together are assigned to the
-    /// shortest pieces.
-    fn sorted(mut pieces: Vec<Span>, mut rooms: Vec<usize>) -> Self {
+    /// Sorts pieces that no optimizer was seen to hold into lost and unrecognised ones. `rooms` are the lengths of the
+    /// runs of elements in the optimizers that were not recognised. A run of exactly the length of a piece is taken
+    /// for that piece. The shortest of the other pieces share the other runs.
+    fn sorted(mut pieces: Vec<OwnedSpan>, mut rooms: Vec<usize>) -> Self {
         let mut missing = Self::default();
         pieces.sort_by_key(|piece| piece.flat.len());
         pieces.retain(|piece| {
@@ -67,7 +68,7 @@ impl Missing {
         let unread = || self.unread.iter().filter(|piece| !observed.is_transformed(piece.param));
         let elements: usize = unread().map(|piece| piece.flat.len()).sum();
         let mut names: Vec<String> =
-            unread().map(|piece| observed.param_name(piece.param)).collect();
+            unread().map(|piece| observed.model.param_name(piece.param)).collect();
         names.dedup();
         let why = if observed.holds_unknown() {
             "the contents of the optimizers do not show which elements they are"
@@ -84,14 +85,14 @@ impl Missing {
 /// Returns the lengths of the unrecognised runs of elements in the ranks' optimizers.
 fn rooms(observed: &Observed<'_>) -> Vec<usize> {
     let partitions =
-        observed.layouts.iter().filter(|((_, name), _)| *name == LayoutName::Partition);
+        observed.model.layouts.iter().filter(|((_, name), _)| *name == LayoutName::Partition);
     let segments = partitions.flat_map(|(_, segments)| segments.iter());
     segments.filter(|segment| segment.unread).map(|segment| segment.len).collect()
 }
 
 /// Joins adjacent spans of the same parameter.
-fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
-    let mut joined: Vec<Span> = Vec::new();
+fn joined(spans: impl Iterator<Item = OwnedSpan>) -> Vec<OwnedSpan> {
+    let mut joined: Vec<OwnedSpan> = Vec::new();
     for span in spans {
         match joined.last_mut() {
             Some(last) if last.param == span.param && last.flat.end == span.flat.start => {
@@ -108,18 +109,18 @@ mod tests {
     use super::*;
     use zprobe_model::spec::SpecRequest;
 
-    fn pieces(lengths: &[usize]) -> Vec<Span> {
+    fn pieces(lengths: &[usize]) -> Vec<OwnedSpan> {
         let piece = |(param, len): (usize, &usize)| {
             let flat = 1000 * param..1000 * param + len;
-            Span { param, flat, owners: Vec::new() }
+            OwnedSpan { param, flat, owners: Vec::new() }
         };
         lengths.iter().enumerate().map(piece).collect()
     }
 
     /// Returns the lengths of the lost pieces and of the unread pieces.
     fn sorted(lengths: &[usize], rooms: &[usize]) -> (Vec<usize>, Vec<usize>) {
-        let missing = Missing::sorted(pieces(lengths), rooms.to_vec());
-        let lengths = |pieces: &[Span]| pieces.iter().map(|it| it.flat.len()).collect();
+        let missing = UnseenElements::sorted(pieces(lengths), rooms.to_vec());
+        let lengths = |pieces: &[OwnedSpan]| pieces.iter().map(|it| it.flat.len()).collect();
         (lengths(&missing.lost), lengths(&missing.unread))
     }
 
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_parameter_that_lie_beside_each_other_are_one_piece() {
-        let span = |param, flat| Span { param, flat, owners: Vec::new() };
+        let span = |param, flat| OwnedSpan { param, flat, owners: Vec::new() };
         let spans = [span(0, 0..4), span(0, 4..9), span(1, 9..12)];
         assert_eq!(joined(spans.into_iter()), [span(0, 0..9), span(1, 9..12)]);
     }
@@ -148,7 +149,7 @@ mod tests {
     fn more_than_short_pieces_of_a_parameter_is_much() {
         let request = SpecRequest { world_size: Some(2), ..SpecRequest::default() };
         let spec = request.resolve().expect("a valid request");
-        let missing = |len| Missing { lost: Vec::new(), unread: pieces(&[len]) };
+        let missing = |len| UnseenElements { lost: Vec::new(), unread: pieces(&[len]) };
         assert!(!missing(32).is_much(&spec));
         assert!(missing(33).is_much(&spec));
     }

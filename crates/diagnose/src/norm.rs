@@ -6,23 +6,23 @@ use std::f64::consts::LN_2;
 
 use zprobe_model::spec::{Dtype, Model, Plan, Point, RunSpec};
 
-use super::bounds;
-use super::infinity;
-use super::observed::Observed;
+use crate::bounds;
+use crate::infinity;
+use crate::observed::Observed;
 
-/// The number that is added to the norm before the limit is divided by it, in `torch.nn.utils.clip_grad_norm_` and in
-/// DeepSpeed's `unscale_and_clip_grads` (`runtime/zero/stage_1_and_2.py`).
+/// The number that `torch.nn.utils.clip_grad_norm_` and DeepSpeed's `unscale_and_clip_grads`
+/// (`runtime/zero/stage_1_and_2.py`) add to the norm, before they divide the limit by the norm.
 const CLIP_EPSILON: f64 = 1e-6;
 
 /// The norms that the averaged gradients of a run must have, by step. Only coded data have known norms.
-pub struct Norms {
+pub struct PlannedNorms {
     by_step: BTreeMap<usize, f64>,
     /// The number of elements that every norm covers.
     elements: usize,
 }
 
-impl Norms {
-    /// Computes the planned norms. A step with an infinite gradient has none.
+impl PlannedNorms {
+    /// Computes the planned norms. A step with an infinite gradient has no norm.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let spec = observed.spec;
         let elements = (0..plan.params().len())
@@ -54,7 +54,8 @@ impl Norms {
     }
 }
 
-/// The number of parameters that one parameter of the plan stands for: each rank has its own experts.
+/// The number of parameters of the model that one parameter of the plan stands for: experts are different on each
+/// rank.
 fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
     if plan.usage(param).is_experts() { spec.world_size } else { 1 }
 }
@@ -79,7 +80,7 @@ fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
 
 /// The factor by which clipping multiplies a gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Clip {
+pub enum Clipping {
     /// No factor: the norm is within the limit, or there is no limit.
     No,
     /// A factor below 1.
@@ -90,28 +91,30 @@ pub enum Clip {
     Unbounded,
 }
 
-impl Clip {
+impl Clipping {
     /// Returns the clipping that a rank's engine had to apply in a step, according to the norm that the engine
     /// computed. ZP604 judges whether that norm is right.
-    pub fn of(observed: &Observed<'_>, norms: &Norms, step: usize, rank: usize) -> Self {
-        let reported = observed.norms.get(&(step, rank));
+    pub fn of(observed: &Observed<'_>, norms: &PlannedNorms, step: usize, rank: usize) -> Self {
+        let reported = observed.updates.norms.get(&(step, rank));
         let limit = reported.map_or(observed.spec.gradient_clipping, |norm| norm.limit);
         if limit <= 0.0 {
-            return Clip::No;
+            return Clipping::No;
         }
         let right = norms.of(step);
-        let scale = observed.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
+        let scale = observed.updates.scaled.get(&(step, rank)).map_or(1.0, |scaled| scaled.scale);
         let used = |norm| right.map_or(norm, |right| without_scale(norm, scale, right));
         match reported.map_or(right, |reported| reported.norm.map(used)) {
-            Some(norm) if norm + CLIP_EPSILON > limit => Clip::By(limit / (norm + CLIP_EPSILON)),
-            Some(_) => Clip::No,
-            None => Clip::Unbounded,
+            Some(norm) if norm + CLIP_EPSILON > limit => {
+                Clipping::By(limit / (norm + CLIP_EPSILON))
+            }
+            Some(_) => Clipping::No,
+            None => Clipping::Unbounded,
         }
     }
 }
 
-/// Derives the norm that an engine clipped by from the norm that it reports. Some engines report the norm of the
-/// gradient of the scaled loss, and divide by the scale only for clipping, such as DeepSpeed's
+/// Returns the norm by which an engine clipped, given the norm that the engine `reported`. Some engines report the
+/// norm of the gradient of the scaled loss, and divide by the scale only for clipping, such as DeepSpeed's
 /// `FP16_UnfusedOptimizer.unscale_and_clip_grads` in `runtime/fp16/unfused_optimizer.py`.
 fn without_scale(reported: f64, scale: f64, right: f64) -> f64 {
     let off = |norm: f64| (norm / right).ln().abs();

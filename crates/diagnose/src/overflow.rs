@@ -1,7 +1,7 @@
 //! Overflows and skipped steps: the decision of each rank, and whether the overflow had a reason.
 
-use super::infinity;
-use super::observed::Observed;
+use crate::infinity;
+use crate::observed::Observed;
 use zprobe_model::spec::{Dtype, Plan};
 use zprobe_model::trace::{Event, Phase, Point};
 
@@ -14,22 +14,22 @@ pub enum Decision {
     Skipped,
 }
 
-/// Returns a rank's decision about a step; `None` if the rank did not get that far.
+/// Returns a rank's decision about a step; `None` if the rank ended before its decision.
 pub fn decision(
     observed: &Observed<'_>,
     plan: &Plan,
     step: usize,
     rank: usize,
 ) -> Option<Decision> {
-    if let Some(scaled) = observed.scaled.get(&(step, rank)) {
+    if let Some(scaled) = observed.updates.scaled.get(&(step, rank)) {
         return Some(if scaled.overflow { Decision::Skipped } else { Decision::Taken });
     }
-    if observed.of_rank(rank, Point::OptimizerInput, step).next().is_some() {
+    if observed.buffers.of_rank(rank, Point::OptimizerInput, step).next().is_some() {
         return Some(Decision::Taken);
     }
     // A rank that died in the step right after it met the infinity could not report its decision.
     let stepping = matches!(
-        observed.processes[rank].last_phase,
+        observed.processes.ranks[rank].last_phase,
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
     );
     let infinite = step == 0 && infinity::element(observed, plan).is_some();
@@ -37,24 +37,24 @@ pub fn decision(
         return None;
     }
     // A rank that hangs in a step that others skipped has taken the step.
-    let skipped =
-        |other: usize| observed.scaled.get(&(step, other)).is_some_and(|scaled| scaled.overflow);
-    if observed.processes[rank].failure.is_some() {
+    let skipped = |other: usize| observed.updates.skipped(step, other);
+    if observed.processes.ranks[rank].failure.is_some() {
         Some(Decision::Skipped)
-    } else if observed.timed_out.is_some() && (0..observed.spec.world_size).any(skipped) {
+    } else if observed.processes.timed_out.is_some() && (0..observed.spec.world_size).any(skipped) {
         Some(Decision::Taken)
     } else {
         None
     }
 }
 
-/// Returns the reason why a step may overflow; `None` if no gradient of the step can.
+/// Returns the reason why a step may overflow; `None` if no gradient of the step can overflow.
 pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<String> {
     if step == 0 && infinity::element(observed, plan).is_some() {
         return Some("one element of one rank's gradient is infinite".to_owned());
     }
     let spec = observed.spec;
-    let scale = (0..spec.world_size).find_map(|rank| observed.scaled.get(&(step, rank)))?.scale;
+    let scale =
+        (0..spec.world_size).find_map(|rank| observed.updates.scaled.get(&(step, rank)))?.scale;
     let narrow = [spec.dtype, spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let largest = narrow.into_iter().map(Dtype::largest).fold(f64::INFINITY, f64::min);
     // A gradient is ±W times the loss scale after the loss was divided by GA. The largest value that an engine can

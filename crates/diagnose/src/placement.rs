@@ -11,7 +11,7 @@ use zprobe_model::spec::Plan;
 use zprobe_model::spec::plan::{Param, Segment};
 use zprobe_model::trace::LayoutName;
 
-use super::observed::Observed;
+use crate::observed::Observed;
 
 /// A run of consecutive elements of one parameter inside a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ pub struct Fragment {
     pub start: usize,
 }
 
-/// Consecutive elements of one parameter that the same ranks hold.
+/// Consecutive elements of one parameter that are all held by the same ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct OwnedSpan {
     /// The index of the parameter.
     pub param: usize,
     /// The elements of the span, as indices of the flat order.
@@ -36,21 +36,21 @@ pub struct Span {
 }
 
 /// The placement of the model on the ranks.
-pub struct Placement {
+pub struct ModelPlacement {
     /// The fragments of each rank; `None` for a rank that never described its partition.
     partitions: Vec<Option<Vec<Fragment>>>,
-    /// The samples of recorded buffers, by rank and layout, for buffers that were not recorded in full.
-    samples: BTreeMap<(usize, LayoutName), Samples>,
-    /// The indices of the flat order at which a partition of some rank is cut.
+    /// The sampled elements of buffers that were not recorded in full, by rank and layout.
+    samples: BTreeMap<(usize, LayoutName), LayoutSamples>,
+    /// The indices of the flat order at which a fragment of some rank begins or ends.
     cuts: BTreeSet<usize>,
 }
 
-impl Placement {
+impl ModelPlacement {
     /// Reads the layouts of the partitions.
     pub fn new(observed: &Observed<'_>, plan: &Plan) -> Self {
         let partitions: Vec<Option<Vec<Fragment>>> = (0..observed.spec.world_size)
             .map(|rank| {
-                let segments = observed.layouts.get(&(rank, LayoutName::Partition))?;
+                let segments = observed.model.layouts.get(&(rank, LayoutName::Partition))?;
                 Some(fragments(segments, plan))
             })
             .collect();
@@ -66,10 +66,10 @@ impl Placement {
             .spec
             .script()
             .is_none_or(|script| script.reserved.is_none() && script.observe.is_none());
-        let samples = observed.samples.iter().map(|(&place, segments)| {
-            let whole = observed.layouts.get(&place).copied().unwrap_or_default();
+        let samples = observed.model.samples.iter().map(|(&place, segments)| {
+            let whole = observed.model.layouts.get(&place).copied().unwrap_or_default();
             let (samples, whole) = (fragments(segments, plan), fragments(whole, plan));
-            (place, Samples::new(&samples, &whole, plan, has_ends))
+            (place, LayoutSamples::new(&samples, &whole, plan, has_ends))
         });
         Self { partitions, cuts, samples: samples.collect() }
     }
@@ -118,8 +118,8 @@ impl Placement {
         self.partitions.iter().all(Option::is_some)
     }
 
-    /// True if the step has a gradient for any element of a rank's optimizer. A rank that never described its
-    /// partition counts as due.
+    /// True if the step has a gradient for any element of a rank's optimizer, or if the rank never described its
+    /// partition.
     pub fn is_due(&self, plan: &Plan, step: usize, rank: usize, ga: usize) -> bool {
         let ranks = 0..self.partitions.len();
         let used = |param: usize| {
@@ -136,7 +136,7 @@ impl Placement {
         self.partitions.iter().position(|other| other.as_ref() == Some(held))
     }
 
-    /// Cuts a fragment wherever some rank's partition is cut.
+    /// Cuts a fragment wherever the partition of some rank begins or ends.
     pub fn cut(&self, fragment: Fragment) -> impl Iterator<Item = Fragment> + '_ {
         let Fragment { param, flat, start } = fragment;
         let inner = self.cuts.range(flat.start + 1..flat.end.max(flat.start + 1)).copied();
@@ -149,7 +149,7 @@ impl Placement {
     }
 
     /// Returns all trainable parameters, cut so that each span has the same owners throughout.
-    pub fn spans(&self, plan: &Plan) -> Vec<Span> {
+    pub fn spans(&self, plan: &Plan) -> Vec<OwnedSpan> {
         // Fragments of all ranks, sorted by start, so that each part is compared only with fragments that can hold
         // it.
         let mut held: Vec<(&Fragment, usize)> = Vec::new();
@@ -174,22 +174,22 @@ impl Placement {
                 let mut owners: Vec<usize> =
                     open.iter().filter(holds).map(|(_, rank)| *rank).collect();
                 owners.sort_unstable();
-                spans.push(Span { param, flat, owners });
+                spans.push(OwnedSpan { param, flat, owners });
             }
         }
         spans
     }
 }
 
-/// The samples recorded of all buffers of one layout.
-struct Samples {
-    /// The share of the elements that is sampled.
+/// The sampled elements of the buffers of one layout.
+struct LayoutSamples {
+    /// The share of the elements that are sampled.
     share: f64,
     /// The number of sampled trainable elements; `None` if the first or last element of a piece is not sampled.
     wanted: Option<usize>,
 }
 
-impl Samples {
+impl LayoutSamples {
     /// Creates the samples of a layout. With `with_ends`, samples must include the first and last element of every
     /// piece.
     fn new(samples: &[Fragment], whole: &[Fragment], plan: &Plan, with_ends: bool) -> Self {

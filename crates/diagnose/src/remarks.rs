@@ -1,8 +1,8 @@
-//! Remarks on a user's script: facts that are worth knowing but are no errors.
+//! Remarks on a user's script: facts that the user may want to know, but that are no errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Case;
+use crate::case::Case;
 use zprobe_model::trace::Aside;
 use zprobe_report::words::{abridged, counted};
 
@@ -23,7 +23,7 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
 
 /// Names the lines of the user's code that call backward and step; `None` if they were not seen.
 pub fn places(case: &Case<'_>) -> Option<String> {
-    let first = case.observed.remarks.values().next()?;
+    let first = case.observed.script.remarks.values().next()?;
     let said = |what: &str, places: &[String]| match places {
         [] => None,
         places => Some(format!("{what} at {}", places.join(", "))),
@@ -35,7 +35,7 @@ pub fn places(case: &Case<'_>) -> Option<String> {
 
 /// Remarks that gradients are reduced over the ranks in every microbatch.
 fn reduced_early(case: &Case<'_>) -> Option<String> {
-    let early = case.observed.remarks.values().any(|it| it.reduced_early == Some(true));
+    let early = case.observed.script.remarks.values().any(|it| it.reduced_early == Some(true));
     let times = case.observed.spec.gradient_accumulation_steps;
     early.then(|| {
         format!(
@@ -50,7 +50,7 @@ fn reduced_early(case: &Case<'_>) -> Option<String> {
 fn schedule(case: &Case<'_>) -> Option<String> {
     let times = case.observed.spec.gradient_accumulation_steps;
     let is_it = |steps: f64| times > 1 && steps == times as f64;
-    case.observed.remarks.values().filter_map(|it| it.schedule).any(is_it).then(|| {
+    case.observed.script.remarks.values().filter_map(|it| it.schedule).any(is_it).then(|| {
         format!(
             "the learning-rate schedule steps {times} times in each optimizer step, once for each microbatch: right if its \
              length is counted in microbatches, else the rate changes {times} times too fast"
@@ -60,7 +60,7 @@ fn schedule(case: &Case<'_>) -> Option<String> {
 
 /// Remarks that gradients are clipped by value, which is excluded from the judgement.
 fn clipped_by_value(case: &Case<'_>) -> Option<String> {
-    let bound = case.observed.remarks.values().find_map(|it| it.clipped_by_value)?;
+    let bound = case.observed.script.remarks.values().find_map(|it| it.clipped_by_value)?;
     Some(format!(
         "the script clips gradients by value, to {bound}: weights are those before the clipping"
     ))
@@ -69,7 +69,7 @@ fn clipped_by_value(case: &Case<'_>) -> Option<String> {
 /// Remarks that the gradients of some microbatches were cleared on purpose.
 fn set_aside(case: &Case<'_>) -> Vec<String> {
     let mut by_reason: BTreeMap<Aside, BTreeSet<usize>> = BTreeMap::new();
-    for ((_, _, microbatch), why) in &case.observed.set_aside {
+    for ((_, _, microbatch), why) in &case.observed.script.set_aside {
         by_reason.entry(*why).or_default().insert(*microbatch);
     }
     let said = |(why, microbatches): (Aside, BTreeSet<usize>)| {
@@ -94,7 +94,7 @@ fn set_aside(case: &Case<'_>) -> Vec<String> {
 
 /// Remarks that the microbatches before some steps were given up.
 fn given_up(case: &Case<'_>) -> Option<String> {
-    let windows = &case.observed.given_up;
+    let windows = &case.observed.script.given_up;
     let mut steps: Vec<usize> = windows.keys().map(|(step, _)| *step).collect();
     steps.dedup();
     (!steps.is_empty()).then(|| {
@@ -111,7 +111,7 @@ fn partly_used(case: &Case<'_>) -> Option<String> {
     let observed = &case.observed;
     let mut having: BTreeMap<(usize, usize), BTreeMap<usize, BTreeSet<usize>>> = BTreeMap::new();
     let mut present: BTreeMap<(usize, usize), BTreeSet<usize>> = BTreeMap::new();
-    for (at, backward) in &observed.backwards {
+    for (at, backward) in &observed.hooks.backwards {
         present.entry((at.step, at.microbatch)).or_default().insert(at.rank);
         let of_it = having.entry((at.step, at.microbatch)).or_default();
         for param in backward.delivered() {
@@ -122,14 +122,15 @@ fn partly_used(case: &Case<'_>) -> Option<String> {
     for (moment, of_it) in &having {
         for (param, ranks) in of_it {
             let lacking = present[moment].difference(ranks).copied();
-            let lacking: Vec<usize> = lacking.filter(|rank| observed.has(*rank, *param)).collect();
+            let lacking: Vec<usize> =
+                lacking.filter(|rank| observed.model.has(*rank, *param)).collect();
             if !lacking.is_empty() {
                 params.insert(*param);
                 without.extend(lacking);
             }
         }
     }
-    let names: Vec<String> = params.into_iter().map(|it| observed.param_name(it)).collect();
+    let names: Vec<String> = params.into_iter().map(|it| observed.model.param_name(it)).collect();
     let without: Vec<usize> = without.into_iter().collect();
     (!names.is_empty()).then(|| {
         format!(

@@ -1,21 +1,32 @@
-//! Replicas of a script's parameters: whether the ranks begin and stay with the same values, and whether they have
-//! to.
+//! Replicas of parameters on several ranks: where they must agree, and where those of a script differ.
 
 use std::collections::BTreeMap;
 
-use super::deviation::{Deviation, Pattern};
-use super::observed::Observed;
+use crate::deviation::{Deviation, Pattern};
+use crate::observed::Observed;
+use zprobe_model::trace::Point;
 use zprobe_report::words::abridged;
+
+/// The points at which all ranks with the whole model must hold the same values.
+pub const MUST_AGREE: &[Point] = &[
+    Point::Reduced,
+    Point::BeforeStep,
+    Point::OptimizerInput,
+    Point::MasterWeights,
+    Point::Parameters,
+];
 
 /// Returns the indices of the parameters whose values differed between ranks after a step; `after` is `None` for the
 /// values before the first step.
 pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
     let mut known: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     let mut unlike = Vec::new();
-    let of_step = observed.script.digests.iter().filter(|((step, _), _)| *step == after);
+    let of_step = observed.updates.digests.iter().filter(|((step, _), _)| *step == after);
     for ((_, rank), digests) in of_step {
         for (param, digest) in digests.numbers.iter().enumerate() {
-            let Some(digest) = digest.filter(|_| observed.has(*rank, param)) else { continue };
+            let Some(digest) = digest.filter(|_| observed.model.has(*rank, param)) else {
+                continue;
+            };
             let shard = digests.shards.get(param).copied().unwrap_or(0);
             if *known.entry((param, shard)).or_insert(digest) != digest {
                 unlike.push(param);
@@ -27,7 +38,8 @@ pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
     unlike
 }
 
-/// Returns the reason why ranks without averaged gradients may be right; `None` if they have to average gradients.
+/// Returns the reason why the ranks of a script may be right not to average their gradients; `None` if they have to
+/// average them.
 pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<String> {
     observed.spec.script()?;
     if deviations.is_empty() {
@@ -36,7 +48,7 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
     let is_own = |it: &Deviation| {
         matches!(it.pattern, Pattern::NotAveraged | Pattern::NotSummed | Pattern::WithinReplica(_))
     };
-    let averages = observed.remarks.values().any(|it| it.averages);
+    let averages = observed.script.remarks.values().any(|it| it.averages);
     if averages && deviations.iter().all(is_own) {
         return Some(
             "gradients: each rank steps with its own gradients, and parameters or their changes are averaged over the \
@@ -45,7 +57,7 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
         );
     }
     let unlike = unlike(observed, None);
-    let names: Vec<String> = unlike.iter().map(|param| observed.param_name(*param)).collect();
+    let names: Vec<String> = unlike.iter().map(|param| observed.model.param_name(*param)).collect();
     (!names.is_empty()).then(|| {
         format!(
             "gradients: ranks began with different values of {}. With tensor or expert parallelism each rank has \

@@ -1,8 +1,9 @@
-//! The scope of a finding, which decides what the finding may explain and what may explain it.
+//! The scope of a finding: the steps, gradients, parameters and ranks that it is about. The scope decides which other
+//! findings it may explain.
 
 use std::collections::BTreeSet;
 
-/// The members of one dimension of a run that a finding is about: some, all, or an unknown part.
+/// The members of one dimension of a run, such as its steps or its ranks, that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Extent<T> {
     /// All members of the dimension, or an unknown part of them.
@@ -27,7 +28,7 @@ impl<T: Clone + Ord> Extent<T> {
         }
     }
 
-    /// Returns the first member; `None` for `All`.
+    /// Returns the first listed member; `None` for `All`.
     pub fn first(&self) -> Option<&T> {
         match self {
             Self::Only(members) => members.first(),

@@ -1,10 +1,10 @@
 //! Failures of the software around an engine, and the meaning of its exceptions. Bugs of engines are listed in
 //! [`zprobe_zoo`].
 
-/// A failure that is no bug: the engine, or software it depends on, does not support this configuration here. Such a
-/// failure says nothing about gradients.
+/// A known failure that is no bug: the engine, or software on which it depends, does not support this configuration on
+/// this machine. Such a failure says nothing about gradients.
 #[derive(Clone, Copy, Debug)]
-pub struct Signature {
+pub struct FailureSignature {
     /// The substrings that a rank's error message must all contain.
     pub contains: &'static [&'static str],
     /// The meaning of the failure, as shown to the user.
@@ -14,7 +14,7 @@ pub struct Signature {
     pub is_limit: bool,
 }
 
-impl Signature {
+impl FailureSignature {
     const fn limit(contains: &'static [&'static str], meaning: &'static str) -> Self {
         Self { contains, meaning, is_limit: true }
     }
@@ -25,40 +25,46 @@ impl Signature {
 }
 
 /// All known failures, in order; the first one that matches is used.
-pub const SIGNATURES: &[Signature] = &[
-    Signature::limit(
+pub const SIGNATURES: &[FailureSignature] = &[
+    FailureSignature::limit(
         &["SplitBackward0", "modified inplace"],
         "DeepSpeed's ZeRO-1 and 2 cannot step on CPU ranks, because their code splits a tensor that it then \
          changes",
     ),
-    Signature::incomplete(
+    FailureSignature::incomplete(
         &["ModuleNotFoundError"],
         "a package that the engine needs is not installed",
     ),
-    Signature::incomplete(
+    FailureSignature::incomplete(
         &["ImportError"],
         "the engine cannot be imported: its release does not match those of its dependencies",
     ),
-    Signature::limit(
+    FailureSignature::limit(
         &["not implemented for 'Half'"],
         "this torch does not implement an operation in fp16 on this device",
     ),
-    Signature::limit(
+    FailureSignature::limit(
         &["not implemented for 'BFloat16'"],
         "this torch does not implement an operation in bf16 on this device",
     ),
-    Signature::limit(
+    FailureSignature::limit(
         &["Invalid scalar type"],
         "this torch's Gloo does not support the element type (bf16 needs torch 2.1)",
     ),
-    Signature::limit(&["does not support", "Gloo"], "Gloo does not support the collective"),
+    FailureSignature::limit(&["does not support", "Gloo"], "Gloo does not support the collective"),
     // The full message is `Type fp16 is not supported on your device.`; old releases do not name the device.
-    Signature::limit(&["ype fp16 is not supported"], "DeepSpeed refuses fp16 on this accelerator"),
-    Signature::limit(&["ype bf16 is not supported"], "DeepSpeed refuses bf16 on this accelerator"),
+    FailureSignature::limit(
+        &["ype fp16 is not supported"],
+        "DeepSpeed refuses fp16 on this accelerator",
+    ),
+    FailureSignature::limit(
+        &["ype bf16 is not supported"],
+        "DeepSpeed refuses bf16 on this accelerator",
+    ),
 ];
 
 /// Returns the signature of a failure that is not the engine's own.
-pub fn recognise(failure: &str) -> Option<&'static Signature> {
+pub fn recognise(failure: &str) -> Option<&'static FailureSignature> {
     SIGNATURES.iter().find(|signature| signature.contains.iter().all(|part| failure.contains(part)))
 }
 

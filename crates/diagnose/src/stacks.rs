@@ -1,15 +1,15 @@
 //! Python stack traces of ranks as text: the call that a rank was in, and the line of the user's code that made it.
 
-use super::observed::Process;
+use crate::observed::RankProcess;
 use zprobe_model::trace::Frame;
 use zprobe_report::words::counted;
 
 /// The largest number of lines of the user's code that are shown of one stack.
 const MOST_OWN: usize = 4;
 
-/// Files of torch and other packages that wait, or may wait, for other ranks, with the name of the call; an empty
-/// name stands for the name of the function. A name that ends with a slash is a directory, and follows the files
-/// inside it.
+/// The files of torch and other packages whose functions wait, or may wait, for other ranks, each with a name for the
+/// call; an empty name stands for the name of the function. A path that ends with a slash is a directory, and comes
+/// after the files inside it.
 const MEETINGS: [(&str, &str); 8] = [
     ("torch/distributed/distributed_c10d.py", ""),
     ("torch/distributed/rendezvous.py", "the rendezvous"),
@@ -21,20 +21,21 @@ const MEETINGS: [(&str, &str); 8] = [
     ("zprobe_exec/mailbox.py", "zprobe's own exchange between the ranks"),
 ];
 
-/// The place of a rank in its program.
+/// The call and the lines of code in which a rank is, as read from its stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The name of the call in which the rank waits, or may wait, for other ranks.
+pub struct StackPlace {
+    /// The name of the call in which the rank waits, or may wait, for other ranks; `None` if it waits for no other
+    /// rank.
     pub meeting: Option<String>,
-    /// The innermost frame of the user's own code.
+    /// The innermost frame of the user's own code; `None` for a stack without such a frame.
     pub own: Option<String>,
     /// The innermost frame of the whole stack.
     pub innermost: String,
 }
 
-impl Place {
+impl StackPlace {
     /// Returns the place of a process's main thread; `None` if its stacks were not recorded.
-    pub fn of(process: &Process<'_>) -> Option<Self> {
+    pub fn of(process: &RankProcess<'_>) -> Option<Self> {
         let frames = *process.stacks.get(&0)?;
         Some(Self {
             meeting: meeting(frames),
@@ -82,9 +83,9 @@ fn meeting(frames: &[Frame]) -> Option<String> {
     outside.take_while(|frame| known(frame) == Some("")).last().map(|frame| frame.function.clone())
 }
 
-/// Describes the places of ranks; ranks at the same place share a clause.
-pub fn told(places: &[(usize, Place)]) -> String {
-    let mut groups: Vec<(&Place, Vec<usize>)> = Vec::new();
+/// Describes the places of ranks in one sentence; ranks at the same place share a clause.
+pub fn told(places: &[(usize, StackPlace)]) -> String {
+    let mut groups: Vec<(&StackPlace, Vec<usize>)> = Vec::new();
     for (rank, place) in places {
         match groups.iter_mut().find(|(known, _)| *known == place) {
             Some((_, ranks)) => ranks.push(*rank),
@@ -97,7 +98,7 @@ pub fn told(places: &[(usize, Place)]) -> String {
 
 /// Returns the lines of the user's code in a stack, the innermost first: `train.py:57 (load), called from train.py:88
 /// (main)`. `None` if the stack has no such line.
-pub fn own_lines(process: &Process<'_>) -> Option<String> {
+pub fn own_lines(process: &RankProcess<'_>) -> Option<String> {
     let frames = process.stacks.get(&0)?.iter().filter(|frame| frame.is_own);
     let places: Vec<String> = frames.map(Frame::place).take(MOST_OWN).collect();
     (!places.is_empty()).then(|| places.join(", called from "))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zprobe_model::trace::{Event, Point, Trace};
 use zprobe_report::Step;
 
-use super::Case;
+use crate::case::Case;
 
 /// Returns the loss and the norms of each step, as far as they are known.
 pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
@@ -17,7 +17,7 @@ pub fn steps(case: &Case<'_>, trace: &Trace) -> Vec<Step> {
         .map(|step| Step {
             step,
             loss: losses.get(&step).filter(|_| is_whole).and_then(|losses| mean(losses)),
-            gradient_norm: case.observed.norms.get(&(step, 0)).and_then(|norm| norm.norm),
+            gradient_norm: case.observed.updates.norms.get(&(step, 0)).and_then(|norm| norm.norm),
             input_norm: input_norm(case, step),
         })
         .collect()
@@ -40,15 +40,15 @@ fn mean(losses: &[Option<f64>]) -> Option<f64> {
     (!losses.is_empty()).then(|| losses.iter().sum::<f64>() / losses.len() as f64)
 }
 
-/// The joint norm of the inputs of all ranks' inner optimizers. `None` if an input was not seen, or if only a part of
-/// the elements is on several ranks, so that it is unknown which count once.
+/// Returns the norm of the gradient that all ranks' inner optimizers consumed. `None` if an input was not seen, or if
+/// only some elements are on several ranks, so that it is unknown which of them to count once.
 fn input_norm(case: &Case<'_>, step: usize) -> Option<f64> {
     let observed = &case.observed;
-    let inputs: Vec<_> = observed.at(Point::OptimizerInput, step).collect();
+    let inputs: Vec<_> = observed.buffers.at(Point::OptimizerInput, step).collect();
     if inputs.len() != observed.spec.world_size {
         return None;
     }
-    let held = |rank: usize| observed.layouts.get(&(rank, inputs[rank].layout)).copied();
+    let held = |rank: usize| observed.model.layouts.get(&(rank, inputs[rank].layout)).copied();
     let mut norms: Vec<f64> = Vec::new();
     let mut elements = 0;
     for input in &inputs {

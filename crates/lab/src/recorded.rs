@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::secrets;
 use zprobe_diagnose as diagnose;
-use zprobe_diagnose::repeats::Repeats;
+use zprobe_diagnose::repeats::RepeatComparison;
 use zprobe_model::run_dir;
 use zprobe_model::trace::{Trace, trace_dirs};
 use zprobe_redact::taken_out;
@@ -86,7 +86,7 @@ fn of_traces(dirs: &[PathBuf]) -> Result<(Report, Trace)> {
         return Ok((diagnose::diagnose(&first), first));
     }
     let spec = first.spec.clone();
-    let mut repeats = Repeats::new(first);
+    let mut repeats = RepeatComparison::new(first);
     for dir in &dirs[1..] {
         let trace = read(dir)?;
         ensure!(

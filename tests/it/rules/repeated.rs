@@ -1,6 +1,6 @@
 //! Repeats of a run: the differences between them, and the findings about the differences.
 
-use zprobe_diagnose::repeats::Repeats;
+use zprobe_diagnose::repeats::RepeatComparison;
 use zprobe_model::spec::{Model, SpecRequest};
 use zprobe_model::trace::{Event, Payload, Point, Trace};
 use zprobe_report::{Report, Severity, Verdict};
@@ -14,7 +14,7 @@ fn healthy() -> Trace {
 
 fn report(repeats: Vec<Trace>) -> Report {
     let mut repeats = repeats.into_iter();
-    let mut seen = Repeats::new(repeats.next().unwrap());
+    let mut seen = RepeatComparison::new(repeats.next().unwrap());
     repeats.for_each(|trace| seen.add(&trace));
     seen.report()
 }

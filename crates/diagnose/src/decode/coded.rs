@@ -5,7 +5,6 @@
 //! that leaves an unexplained part, [`super::cut`] searches for places at which the weights change. Shorter pieces
 //! are compared, element by element, with known weights ([`super::short`]).
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -13,21 +12,21 @@ use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT, Usage};
 use zprobe_model::trace::{LayoutName, Point};
 
-use super::super::bounds;
-use super::super::infinity;
-use super::super::norm::Clip;
-use super::super::observed::Buffer;
-use super::super::placement::Fragment;
-use super::cut::{Cut, cut, differing};
+use super::cut::{PieceCut, cut, differing};
 use super::entries::Entries;
-use super::groups::{Groups, Place, whole};
-use super::hypotheses::{Slip, slips};
-use super::scale::Scale;
-use super::short::{Explanation, Held};
-use super::together;
-use super::weights::{Expectations, Known, Weights};
+use super::groups::{PieceGroups, PiecePlace, whole};
+use super::hypotheses::{WeightSlip, slips};
+use super::scale::CommonScale;
+use super::short::{BestWeights, ElementSet};
+use super::together::{Consumed, Together};
+use super::weights::{ColumnWeights, Expectations, KnownWeights};
 use super::windows::{Window, windows};
 use super::{Decoded, Factor, Reading, Scene, is_readable};
+use crate::bounds;
+use crate::infinity;
+use crate::norm::Clipping;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
 
 /// The largest number of different weights that are searched for inside one piece.
 const MOST_RUNS: usize = 8;
@@ -43,7 +42,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let mut worst = decoder.tolerance;
     let mut consumed = Consumed::default();
     // Buffers are read moment by moment, so that only one moment's values of all ranks are in memory.
-    for moment in observed.buffers.chunk_by(Buffer::is_beside) {
+    for moment in observed.buffers.all.chunk_by(Buffer::is_beside) {
         let mut prepared = Vec::new();
         for buffer in moment {
             match decoder.prepare(buffer, &mut before) {
@@ -52,8 +51,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
         }
         let earlier = consumed.before(moment[0].step);
-        let together =
-            Together { decoder: &decoder, moment: &prepared, found: OnceCell::new(), earlier };
+        let together = Together::new(&decoder, &prepared, earlier);
         for ready in &prepared {
             let buffer = ready.buffer;
             if let (true, Some(step)) =
@@ -66,8 +64,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
             entries.add(buffer, decoder.read(ready, &together));
         }
-        let found = together.found.into_inner();
-        consumed.weights.extend(found.into_iter().flatten());
+        let found = together.into_found();
+        consumed.add(found);
     }
     Decoded {
         contributions: entries.into_contributions(),
@@ -109,48 +107,14 @@ impl Prepared<'_> {
     }
 }
 
-/// The weights that the partitions of all ranks hold together at one moment, computed on first use.
-pub(super) struct Together<'a> {
-    decoder: &'a Decoder<'a>,
-    moment: &'a [Prepared<'a>],
-    found: OnceCell<Vec<Rc<Weights>>>,
-    /// The weights that the partitions held together at earlier moments of the step.
-    pub earlier: &'a [Rc<Weights>],
-}
-
-/// The weights that the partitions of all ranks held together at the moments of a step so far. They help to read the
-/// update, which shows the consumed gradient.
-#[derive(Default)]
-struct Consumed {
-    step: Option<usize>,
-    weights: Vec<Rc<Weights>>,
-}
-
-impl Consumed {
-    /// Returns the known weights of a step, and forgets those of any other step.
-    fn before(&mut self, step: Option<usize>) -> &[Rc<Weights>] {
-        if self.step != step {
-            *self = Self { step, weights: Vec::new() };
-        }
-        &self.weights
-    }
-}
-
-impl Together<'_> {
-    pub fn candidates(&self) -> &[Rc<Weights>] {
-        let Decoder { spec, plan, code, .. } = self.decoder;
-        self.found.get_or_init(|| together::candidates(spec, plan, code, self.moment))
-    }
-}
-
-/// The inputs of decoding, and the data that all buffers share.
+/// The facts about a run that decoding needs, and the data that all buffers share.
 pub(super) struct Decoder<'a> {
     pub scene: &'a Scene<'a>,
     pub spec: &'a RunSpec,
     pub plan: &'a Plan,
     pub code: Code,
     pub expectations: Expectations<'a>,
-    pub slips: Vec<Slip>,
+    pub slips: Vec<WeightSlip>,
     /// The bound on the rounding error of an element, in units of one contribution.
     tolerance: f64,
 }
@@ -160,9 +124,12 @@ fn in_pieces<'a>(pieces: &'a [Fragment], values: &'a [f64]) -> impl Iterator<Ite
     pieces.iter().flat_map(|piece| &values[piece.start..][..piece.flat.len()]).copied()
 }
 
-/// Adds to each of the weights the bound on the error of an element.
-fn with_slack(weights: Vec<Rc<Weights>>, groups: &Groups) -> Vec<(Rc<Weights>, f64)> {
-    let with_slack = |weights: Rc<Weights>| {
+/// Pairs each set of weights with the bound on the error of an element that holds them.
+fn with_slack(
+    weights: Vec<Rc<ColumnWeights>>,
+    groups: &PieceGroups,
+) -> Vec<(Rc<ColumnWeights>, f64)> {
+    let with_slack = |weights: Rc<ColumnWeights>| {
         let slack = groups.slack(&weights);
         (weights, slack)
     };
@@ -229,7 +196,7 @@ impl<'a> Decoder<'a> {
         let mut factor = None;
         let tolerance = match (self.spec.script(), buffer.step) {
             (Some(_), Some(step)) => {
-                let left = self.scene.observed.script.left.get(&(step, buffer.rank));
+                let left = self.scene.observed.updates.left.get(&(step, buffer.rank));
                 let largest = left.into_iter().flat_map(|params| params.iter());
                 let largest = largest.map(|it| it.largest).fold(0.0, f64::max);
                 let scale = self.scale(buffer, step, &pieces, &values);
@@ -266,22 +233,24 @@ impl<'a> Decoder<'a> {
         Ok(Some(Prepared { buffer, pieces, values, tolerance, factor, infinite }))
     }
 
-    /// Reads the common factor of a buffer of a user's script; `None` if all elements are 0 or too few to tell the
-    /// factor.
+    /// Reads the factor by which a user's script multiplied all gradients of a buffer; `None` if all elements are 0,
+    /// or if there are too few of them.
     fn scale(
         &self,
         buffer: &Buffer<'_>,
         step: usize,
         pieces: &[Fragment],
         values: &[f64],
-    ) -> Option<Scale> {
+    ) -> Option<CommonScale> {
         let replicas = self.scene.observed.replicas();
         if buffer.point == Point::Accumulator {
-            return Some(Scale::own(self.spec, values));
+            return Some(CommonScale::own(self.spec, values));
         }
         let is_long = |piece: &Fragment| piece.flat.len() >= self.code.length();
         if pieces.iter().any(is_long) {
-            return Scale::read(self.spec, replicas, self.plan, &self.code, step, pieces, values);
+            return CommonScale::read(
+                self.spec, replicas, self.plan, &self.code, step, pieces, values,
+            );
         }
         let mut planned = Vec::new();
         for piece in pieces {
@@ -290,7 +259,7 @@ impl<'a> Decoder<'a> {
             planned.extend(piece.flat.clone().map(|element| sum.value(element)));
         }
         let values: Vec<f64> = in_pieces(pieces, values).collect();
-        Scale::of_few(self.spec, replicas, &planned, &values)
+        CommonScale::of_few(self.spec, replicas, &planned, &values)
     }
 
     /// Returns the reason why the update of a buffer cannot be read. Weights and parameters hold the sum of all
@@ -314,8 +283,8 @@ impl<'a> Decoder<'a> {
     /// the difference of two weights; once these are no longer integers, both were rounded.
     fn undo_clipping(&self, buffer: &Buffer<'_>, values: &mut [f64]) -> f64 {
         let factor = match self.scene.clip(buffer) {
-            Clip::By(factor) => factor,
-            Clip::No | Clip::Unbounded => 1.0,
+            Clipping::By(factor) => factor,
+            Clipping::No | Clipping::Unbounded => 1.0,
         };
         for value in values {
             *value /= factor;
@@ -326,8 +295,8 @@ impl<'a> Decoder<'a> {
             tolerance += bounds::clipping(dtype) * self.spec.contributions_per_step() as f64;
         }
         let was_clipped = |step| {
-            let clip = Clip::of(self.scene.observed, self.scene.norms, step, buffer.rank);
-            matches!(clip, Clip::By(_))
+            let clip = Clipping::of(self.scene.observed, self.scene.norms, step, buffer.rank);
+            matches!(clip, Clipping::By(_))
         };
         let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
         if is_update && (0..=buffer.step.unwrap_or(0)).any(was_clipped) {
@@ -340,13 +309,13 @@ impl<'a> Decoder<'a> {
     /// Reads a buffer: all parameters of ordinary usage together, and each other parameter by itself.
     fn read(&self, ready: &Prepared<'_>, together: &Together<'_>) -> Vec<Reading> {
         let Prepared { buffer, pieces, tolerance, .. } = ready;
-        let mut kinds: BTreeMap<Option<usize>, Groups> = BTreeMap::new();
+        let mut kinds: BTreeMap<Option<usize>, PieceGroups> = BTreeMap::new();
         for piece in pieces {
             let kind = self.kind(piece);
             kinds.entry(kind).or_insert_with(|| {
                 let usage = self.plan.usage(piece.param);
                 let planned = self.planned(buffer, usage);
-                Groups::new(usage, kind.is_some(), planned, *tolerance)
+                PieceGroups::new(usage, kind.is_some(), planned, *tolerance)
             });
         }
         let shortest = self.code.shortest();
@@ -369,13 +338,13 @@ impl<'a> Decoder<'a> {
         for piece in short.into_iter().chain(uncertain) {
             let kind = self.kind(piece);
             let whole = std::slice::from_ref(piece);
-            let best = self.explain(&kinds, ready, Held::Whole, whole, together);
+            let best = self.explain(&kinds, ready, ElementSet::Whole, whole, together);
             if let (Some(best), Some(groups)) = (best, kinds.get_mut(&kind)) {
                 odd.entry(kind).or_default().extend(self.read_short(ready, piece, best, groups));
             }
         }
         for (kind, fragments) in odd.iter().filter(|(_, fragments)| !fragments.is_empty()) {
-            let best = self.explain(&kinds, ready, Held::Odd, fragments, together);
+            let best = self.explain(&kinds, ready, ElementSet::Odd, fragments, together);
             if let (Some(best), Some(groups)) = (best, kinds.get_mut(kind)) {
                 groups.add(best, fragments.iter().map(|it| self.elements(it)));
             }
@@ -383,22 +352,23 @@ impl<'a> Decoder<'a> {
         let total: usize = pieces.iter().map(|piece| piece.flat.len()).sum();
         let covered = if total == 0 { 0.0 } else { decoded as f64 / total as f64 };
         let covered = covered * self.scene.placement.recorded_share(buffer.rank, buffer.layout);
-        let name = |param| self.scene.observed.param_name(param);
+        let name = |param| self.scene.observed.model.param_name(param);
         kinds.into_values().flat_map(|groups| groups.into_readings(covered, name)).collect()
     }
 
     /// Reads a piece that is long enough to be decoded by itself, and returns the elements that differ from their
-    /// surroundings. `None` if the weights may be chance, because there are no spare rows.
+    /// surroundings. `None` if the piece has no more elements than there are weights, so that the weights may be
+    /// chance.
     fn read_long(
         &self,
         ready: &Prepared<'_>,
         piece: &Fragment,
-        groups: &mut Groups,
+        groups: &mut PieceGroups,
     ) -> Option<Vec<Fragment>> {
         let Prepared { values, tolerance, .. } = ready;
         let planned = Rc::clone(groups.planned());
         if planned.fit(&self.code, piece, values, 0.0) {
-            groups.add(Explanation::exact(planned), [whole(piece)]);
+            groups.add(BestWeights::exact(planned), [whole(piece)]);
             return Some(Vec::new());
         }
         let held = (piece.flat.start, &values[piece.start..][..piece.flat.len()]);
@@ -408,7 +378,7 @@ impl<'a> Decoder<'a> {
         for window in windows.iter().filter(|window| window.is_certain(*tolerance)) {
             let is_new = known.iter().all(|weights| weights.columns != window.weights);
             if is_new && known.len() < MOST_RUNS {
-                known.push(Weights::new(window.weights.clone()));
+                known.push(ColumnWeights::new(window.weights.clone()));
             }
         }
         let known = with_slack(known, groups);
@@ -419,7 +389,7 @@ impl<'a> Decoder<'a> {
             return None;
         }
         for Window { weights, residual, .. } in windows {
-            groups.add(Explanation::new(Weights::new(weights), residual), [whole(piece)]);
+            groups.add(BestWeights::new(ColumnWeights::new(weights), residual), [whole(piece)]);
         }
         Some(Vec::new())
     }
@@ -430,8 +400,8 @@ impl<'a> Decoder<'a> {
         &self,
         ready: &Prepared<'_>,
         piece: &Fragment,
-        best: Explanation,
-        groups: &mut Groups,
+        best: BestWeights,
+        groups: &mut PieceGroups,
     ) -> Vec<Fragment> {
         if !groups.explains(&best) {
             let mut known = vec![Rc::clone(groups.planned())];
@@ -451,43 +421,45 @@ impl<'a> Decoder<'a> {
         Vec::new()
     }
 
-    /// Adds a piece to the groups, run by run, and returns the elements that differ from their surroundings.
+    /// Adds the runs of a piece that was cut to the groups, and returns the elements that differ from their
+    /// surroundings.
     fn add_runs(
         &self,
         ready: &Prepared<'_>,
-        Cut { runs, odd }: Cut,
-        planned: &Rc<Weights>,
-        groups: &mut Groups,
+        PieceCut { runs, odd }: PieceCut,
+        planned: &Rc<ColumnWeights>,
+        groups: &mut PieceGroups,
     ) -> Vec<Fragment> {
         let is_whole = runs.len() == 1;
         for (weights, run) in runs {
             let residual = self.deviation(&weights, std::slice::from_ref(&run), &ready.values);
             let is_plain = is_whole || Rc::ptr_eq(&weights, planned);
             let place = if is_plain { whole(&run) } else { self.elements(&run) };
-            groups.add(Explanation::new(weights, residual), [place]);
+            groups.add(BestWeights::new(weights, residual), [place]);
         }
         odd
     }
 
-    /// Returns the place of a fragment inside its parameter.
-    fn elements(&self, fragment: &Fragment) -> Place {
+    /// Returns the elements of a fragment, counted from the start of its parameter.
+    fn elements(&self, fragment: &Fragment) -> PiecePlace {
         let first = self.plan.params()[fragment.param].offset;
         let Fragment { param, flat, .. } = fragment;
         (*param, Some([flat.start - first, flat.end - first]))
     }
 
-    fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<Weights> {
-        let planned = self.expectations.of(Known::Planned, buffer, usage);
-        planned.unwrap_or_else(|| Weights::new(vec![0.0; self.spec.contributions()]))
+    fn planned(&self, buffer: &Buffer<'_>, usage: Usage) -> Rc<ColumnWeights> {
+        let planned = self.expectations.of(KnownWeights::Planned, buffer, usage);
+        planned.unwrap_or_else(|| ColumnWeights::new(vec![0.0; self.spec.contributions()]))
     }
 
-    /// Returns the parameter of a piece if its usage is not the ordinary one; otherwise `None`.
+    /// Returns the parameter of a piece if only some microbatches use it; `None` for a parameter of ordinary usage.
     pub(super) fn kind(&self, piece: &Fragment) -> Option<usize> {
         let usage = self.plan.usage(piece.param);
         (!usage.is_like(self.plan.ordinary())).then_some(piece.param)
     }
 
-    /// Cuts a buffer at parameters. A buffer with whole parameters is also cut at the ranks' partitions.
+    /// Cuts a buffer into pieces at the ends of its parameters. A buffer with whole parameters is also cut at the ends
+    /// of the ranks' partitions.
     fn pieces(&self, buffer: &Buffer<'_>) -> Vec<Fragment> {
         let pieces = infinity::parts(self.scene.observed, self.plan, buffer);
         match buffer.layout {

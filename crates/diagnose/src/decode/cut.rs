@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 use zprobe_model::spec::code::Code;
 
-use super::super::bounds::DETERMINED_BITS;
-use super::super::placement::Fragment;
-use super::weights::Weights;
+use super::weights::ColumnWeights;
+use crate::bounds::DETERMINED_BITS;
+use crate::placement::Fragment;
 
 /// The shortest run of elements that counts as holding some weights because each element fits: by chance only every
 /// other element fits.
@@ -20,9 +20,9 @@ const SHORTEST_RUN: usize = DETERMINED_BITS as usize;
 const MOST_BETWEEN: usize = 3;
 
 /// A piece, cut where its weights change.
-pub struct Cut {
+pub struct PieceCut {
     /// The runs of elements, each with the weights that it holds.
-    pub runs: Vec<(Rc<Weights>, Fragment)>,
+    pub runs: Vec<(Rc<ColumnWeights>, Fragment)>,
     /// The runs of elements that hold none of the known weights.
     pub odd: Vec<Fragment>,
 }
@@ -33,8 +33,8 @@ pub fn cut(
     code: &Code,
     piece: &Fragment,
     values: &[f64],
-    known: &[(Rc<Weights>, f64)],
-) -> Option<Cut> {
+    known: &[(Rc<ColumnWeights>, f64)],
+) -> Option<PieceCut> {
     let len = piece.flat.len();
     let right = right(code, piece, values, known);
     let all_alike = sparse(&right, len).map(|label| vec![Some(label); len]);
@@ -42,33 +42,33 @@ pub fn cut(
     let labels = labels.filter_map(|labels| with_neighbours(labels, &right));
     let odd = |labels: &Vec<Option<usize>>| labels.iter().filter(|label| label.is_none()).count();
     let labels = labels.min_by_key(odd)?;
-    (4 * odd(&labels) <= len).then(|| Cut::new(piece, &labels, known))
+    (4 * odd(&labels) <= len).then(|| PieceCut::new(piece, &labels, known))
 }
 
-/// Separates the elements of a piece that are as planned from the others; `None` if more than half are not as
-/// planned.
+/// Cuts a piece into the elements that hold the `planned` weights and the others; `None` if more than half of the
+/// elements are not as planned.
 pub fn differing(
     code: &Code,
     piece: &Fragment,
     values: &[f64],
-    planned: &(Rc<Weights>, f64),
-) -> Option<Cut> {
+    planned: &(Rc<ColumnWeights>, f64),
+) -> Option<PieceCut> {
     let planned = std::slice::from_ref(planned);
     let right = right(code, piece, values, planned);
     let labels = with_neighbours(vec![Some(0); piece.flat.len()], &right)?;
     let odd = labels.iter().filter(|label| label.is_none()).count();
-    (2 * odd <= piece.flat.len()).then(|| Cut::new(piece, &labels, planned))
+    (2 * odd <= piece.flat.len()).then(|| PieceCut::new(piece, &labels, planned))
 }
 
-/// For each of the `known` weights, tells which elements of a piece hold them.
+/// Returns, for each of the `known` weights, which elements of a piece hold them.
 fn right(
     code: &Code,
     piece: &Fragment,
     values: &[f64],
-    known: &[(Rc<Weights>, f64)],
+    known: &[(Rc<ColumnWeights>, f64)],
 ) -> Vec<Vec<bool>> {
     let held = &values[piece.start..];
-    let of = |(weights, slack): &(Rc<Weights>, f64)| {
+    let of = |(weights, slack): &(Rc<ColumnWeights>, f64)| {
         let sum = weights.sum(code);
         let elements = piece.flat.clone().zip(held);
         elements.map(|(element, value)| (value - sum.value(element)).abs() <= *slack).collect()
@@ -76,9 +76,9 @@ fn right(
     known.iter().map(of).collect()
 }
 
-impl Cut {
+impl PieceCut {
     /// Creates a cut from labels: each label is an index into `known`, or `None` for an odd element.
-    fn new(piece: &Fragment, labels: &[Option<usize>], known: &[(Rc<Weights>, f64)]) -> Self {
+    fn new(piece: &Fragment, labels: &[Option<usize>], known: &[(Rc<ColumnWeights>, f64)]) -> Self {
         let mut cut = Self { runs: Vec::new(), odd: Vec::new() };
         let mut first = 0;
         for run in labels.chunk_by(|a, b| a == b) {
@@ -94,7 +94,7 @@ impl Cut {
     }
 }
 
-/// Returns the index of the weights that all but a few elements hold. The exceptions must be so few that chance, with
+/// Returns the index of the weights that all elements but a few hold. The exceptions must be so few that chance, with
 /// probability 1/2 for each element, cannot explain the agreement.
 fn sparse(right: &[Vec<bool>], len: usize) -> Option<usize> {
     let wrong = |label: &usize| right[*label].iter().filter(|right| !**right).count();
@@ -151,8 +151,8 @@ mod tests {
 
     const ONES: [f64; 8] = [1.0; 8];
 
-    fn piece(code: &Code, len: usize) -> (Fragment, Vec<f64>, Rc<Weights>) {
-        let weights = Weights::new(ONES.to_vec());
+    fn piece(code: &Code, len: usize) -> (Fragment, Vec<f64>, Rc<ColumnWeights>) {
+        let weights = ColumnWeights::new(ONES.to_vec());
         let values = code.encode(&ONES, 100..100 + len);
         (Fragment { param: 0, flat: 100..100 + len, start: 0 }, values, weights)
     }
@@ -178,7 +178,7 @@ mod tests {
         let (piece, mut values, planned) = piece(&code, 60);
         let mut without = ONES.to_vec();
         without[5] = 0.0;
-        let other = Weights::new(without.clone());
+        let other = ColumnWeights::new(without.clone());
         values[37..].copy_from_slice(&code.encode(&without, 137..160));
         let known = [(planned, 0.0), (other, 0.0)];
         let found = cut(&code, &piece, &values, &known).unwrap();

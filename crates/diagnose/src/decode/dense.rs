@@ -14,14 +14,14 @@ use zprobe_model::spec::{Dtype, RunSpec, Usage};
 use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
-use super::super::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
-use super::super::norm::Clip;
-use super::super::observed::Buffer;
-use super::super::placement::fragments;
 use super::precision::{self, Remainder, is_of_one_rank};
-use super::sums::Sums;
-use super::weights::Weights;
+use super::sums::StepAddends;
+use super::weights::ColumnWeights;
 use super::{Decoded, Reading, Scene, contribution, is_readable, snap};
+use crate::bounds::{self, FACTORS, STANDARD_ERRORS, gamma};
+use crate::norm::Clipping;
+use crate::observed::Buffer;
+use crate::placement::fragments;
 
 pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     let observed = scene.observed;
@@ -37,12 +37,12 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     };
     // Buffers with the same elements share a system.
     let mut systems: BTreeMap<(usize, Vec<usize>), Result<System, String>> = BTreeMap::new();
-    for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
+    for buffer in observed.buffers.all.iter().filter(|buffer| is_readable(observed, buffer)) {
         let (Some(step), Ok(values)) = (buffer.step, buffer.payload.values()) else { continue };
         let factor = match scene.clip(buffer) {
-            Clip::By(factor) => factor,
-            Clip::No => 1.0,
-            Clip::Unbounded => {
+            Clipping::By(factor) => factor,
+            Clipping::No => 1.0,
+            Clipping::Unbounded => {
                 let refusal = "it was clipped by an unknown norm";
                 decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
                 continue;
@@ -92,7 +92,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// Returns the coarsest dtype that gradients pass through.
+/// Returns the dtype with the fewest bits of precision through which gradients pass.
 fn narrowest(spec: &RunSpec) -> Dtype {
     let through = [spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let coarser = |a: Dtype, b: Dtype| if a.unit_roundoff() > b.unit_roundoff() { a } else { b };
@@ -105,23 +105,25 @@ pub(super) fn elements<'v>(
     buffer: &Buffer<'_>,
     values: &'v [f64],
 ) -> impl Iterator<Item = (usize, f64)> + 'v {
-    let layout = scene.observed.recorded(buffer.rank, buffer.layout);
+    let layout = scene.observed.model.recorded(buffer.rank, buffer.layout);
     fragments(layout.unwrap_or_default(), scene.plan)
         .into_iter()
         .flat_map(|fragment| fragment.flat.zip(fragment.start..))
         .filter_map(|(element, place)| Some((element, *values.get(place)?)))
 }
 
-/// The values of local gradients, by number of the gradient in the whole run, and then by index in the flat order.
+/// The local gradients of a run. The outer key is the number of the gradient in the whole run, and the inner key is
+/// the index of an element in the flat order.
 pub(super) type Columns = BTreeMap<usize, HashMap<usize, f64>>;
 
-/// Returns the local gradients by number in the whole run, divided by `divisor`. Microbatches that never ran are
-/// missing.
+/// Returns the local gradients of the run, divided by `divisor`. Gradients of microbatches that never ran are left
+/// out.
 pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String> {
     let spec = scene.observed.spec;
     scene
         .observed
         .buffers
+        .all
         .iter()
         .filter(|buffer| buffer.point == Point::LocalGradient)
         .filter_map(|buffer| Some((buffer.step?, buffer.microbatch?, buffer)))
@@ -140,7 +142,7 @@ pub(super) fn columns(scene: &Scene<'_>, divisor: f64) -> Result<Columns, String
 
 /// The least-squares problem of some elements of the flat order in one step.
 pub(super) struct System {
-    /// The numbers of the gradients of this step and of the steps just before.
+    /// The numbers of the gradients whose weights are unknown: those of this step and of the steps just before.
     pub present: Vec<usize>,
     /// The elements of the gradients; each column is one gradient.
     pub matrix: DMatrix<f64>,
@@ -158,7 +160,7 @@ pub(super) struct System {
     pub current: usize,
 }
 
-/// The result of solving for the weights in a buffer.
+/// The weights in a buffer, and the precision of its sums.
 struct Solution {
     /// The weights and the condition number, or the reason why there are none.
     reading: Result<(Reading, f64), String>,
@@ -252,7 +254,7 @@ impl System {
             .fold(0.0, f64::max)
     }
 
-    /// Solves for the weights in `values`.
+    /// Solves for the weights that the gradients have in a buffer with these `values`.
     fn solve(
         &self,
         spec: &RunSpec,
@@ -301,7 +303,7 @@ impl System {
         // The part outside the span of the gradients that is no rounding, in units of a weight.
         let residual = if explained { 0.0 } else { (error.norm() * self.spread).max(1.0) };
         let reading = Reading {
-            weights: Weights::new(weights),
+            weights: ColumnWeights::new(weights),
             possible: Vec::new(),
             slip: None,
             elements: Vec::new(),
@@ -328,9 +330,15 @@ impl System {
         Remainder::new(spec, point, elements)
     }
 
-    /// Returns the gradients whose sum a buffer holds; `None` if the buffer holds one of them more than once, or one
-    /// of an earlier step.
-    fn sums(&self, spec: &RunSpec, point: Point, held_in: Dtype, w: &DVector<f64>) -> Option<Sums> {
+    /// Returns the gradients whose sum a buffer holds; `None` if the buffer holds a gradient more than once, or a
+    /// gradient of an earlier step.
+    fn sums(
+        &self,
+        spec: &RunSpec,
+        point: Point,
+        held_in: Dtype,
+        w: &DVector<f64>,
+    ) -> Option<StepAddends> {
         // Columns are divided by the number of ranks, like the average of the ranks.
         let ranks = spec.world_size as f64;
         let once = if is_of_one_rank(point) { ranks } else { 1.0 };
@@ -345,13 +353,13 @@ impl System {
             }
             held.insert(column.checked_sub(self.current)?, place);
         }
-        Sums::new(spec, point, held_in, |rank, microbatch| {
+        StepAddends::new(spec, point, held_in, |rank, microbatch| {
             let place = held.get(&spec.column(0, rank, microbatch))?;
             Some(self.matrix.column(*place).iter().map(|value| value * ranks).collect())
         })
     }
 
-    /// The norm of the rigorous elementwise bound on rounding.
+    /// Computes the bound on the norm of all rounding errors in a buffer, from a bound for each element.
     fn allowed_error(&self, spec: &RunSpec, point: Point, w: &DVector<f64>, clipping: f64) -> f64 {
         let accumulation = gamma(spec.gradient_accumulation_steps, spec.grad_accum_dtype);
         // The bound counts the casts to and from the wire, the division by W, which may precede the casts, and the

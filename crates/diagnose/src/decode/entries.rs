@@ -1,4 +1,4 @@
-//! Readings of many ranks, merged into one entry where they agree.
+//! The entries of a report about contributions. In large runs, ranks whose readings agree share an entry.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -6,23 +6,23 @@ use std::rc::Rc;
 use zprobe_model::spec::Point;
 use zprobe_report::Contribution;
 
-use super::super::observed::Buffer;
-use super::hypotheses::Slip;
+use super::hypotheses::WeightSlip;
 use super::{Reading, Scene, contribution};
+use crate::observed::Buffer;
 
-/// The largest world size at which each rank has entries of its own.
+/// The largest world size at which ranks do not share entries.
 const MOST_APART: usize = 64;
 
 /// The entries of a report, in the order in which they were added.
 pub struct Entries<'a> {
     scene: &'a Scene<'a>,
-    entries: Vec<Entry<'a>>,
+    entries: Vec<MergedReading<'a>>,
     /// The indices of entries by moment: point, step and microbatch.
     by_moment: HashMap<(Point, Option<usize>, Option<usize>), Vec<usize>>,
 }
 
-struct Entry<'a> {
-    /// The buffer of the first rank.
+struct MergedReading<'a> {
+    /// The buffer of the first rank of the entry.
     buffer: Buffer<'a>,
     reading: Reading,
     /// The other ranks with the same reading, as runs of [first, last].
@@ -55,7 +55,7 @@ impl<'a> Entries<'a> {
                 Some(index) => entries[index].take(buffer.rank, &reading),
                 None => {
                     of_moment.push(entries.len());
-                    entries.push(Entry { buffer: *buffer, reading, also: Vec::new() });
+                    entries.push(MergedReading { buffer: *buffer, reading, also: Vec::new() });
                 }
             }
         }
@@ -65,7 +65,7 @@ impl<'a> Entries<'a> {
     pub fn into_contributions(self) -> Vec<Contribution> {
         let scene = self.scene;
         let trainable = scene.plan.params().iter().filter(|param| param.trainable).count();
-        let entry = |mut entry: Entry<'_>| {
+        let entry = |mut entry: MergedReading<'_>| {
             let named = entry.reading.params.as_ref().map_or(0, Vec::len);
             if !entry.also.is_empty() && named == trainable {
                 entry.reading.params = None;
@@ -76,7 +76,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-impl Entry<'_> {
+impl MergedReading<'_> {
     fn take(&mut self, rank: usize, reading: &Reading) {
         self.reading.residual = self.reading.residual.max(reading.residual);
         self.reading.covered = self.reading.covered.min(reading.covered);
@@ -102,7 +102,7 @@ impl Entry<'_> {
 fn is_like(one: &Reading, other: &Reading) -> bool {
     let explained = |it: &Reading| it.residual <= it.tolerance;
     // The same slip leaves different weights on each rank if a rank's own gradients have other factors.
-    let slipped = |it: &Reading| matches!(it.slip, Some(Slip::Microbatches { .. }));
+    let slipped = |it: &Reading| matches!(it.slip, Some(WeightSlip::Microbatches { .. }));
     one.tolerance.to_bits() == other.tolerance.to_bits()
         && one.usage == other.usage
         && explained(one) == explained(other)

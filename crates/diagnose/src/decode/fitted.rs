@@ -13,12 +13,12 @@ use nalgebra::DVector;
 use zprobe_model::spec::{Dtype, Point, RunSpec, Usage};
 use zprobe_model::trace::Outcome;
 
-use super::super::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
-use super::super::observed::Buffer;
 use super::dense::{Columns, System, columns, elements};
 use super::entries::Entries;
-use super::weights::Weights;
+use super::weights::ColumnWeights;
 use super::{Decoded, Factor, Reading, Scene, expected, is_readable, largest, snap};
+use crate::bounds::{FACTORS, SAME_SCALE, STANDARD_ERRORS, gamma};
+use crate::observed::Buffer;
 
 /// The largest number of gradients in the system of one parameter, because larger systems take too long.
 const MOST_COLUMNS: usize = 256;
@@ -34,7 +34,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
         }
     };
     let mut entries = Entries::new(scene);
-    for buffer in observed.buffers.iter().filter(|buffer| is_readable(observed, buffer)) {
+    for buffer in observed.buffers.all.iter().filter(|buffer| is_readable(observed, buffer)) {
         let Some(step) = buffer.step else { continue };
         if let Some(rank) = lost_in(scene, &columns, step) {
             decoded.complete = false;
@@ -43,7 +43,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             ));
             continue;
         }
-        let layout = observed.recorded(buffer.rank, buffer.layout).unwrap_or_default();
+        let layout = observed.model.recorded(buffer.rank, buffer.layout).unwrap_or_default();
         let due: usize = layout.iter().map(|segment| segment.len).sum();
         let values = match buffer.payload.values() {
             Ok(values) if values.len() == due => values,
@@ -54,8 +54,8 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 continue;
             }
         };
-        let rows = Rows::of(scene, buffer, &values);
-        decoded.complete &= observed.transformed.is_empty();
+        let rows = ParamSamples::of(scene, buffer, &values);
+        decoded.complete &= observed.script.transformed.is_empty();
         if rows.params.is_empty() {
             continue;
         }
@@ -83,10 +83,12 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// Returns a rank whose agent was lost before all of its gradients of a step were recorded.
+/// Returns the first rank whose machine was lost before all of its gradients of a step were recorded; `None` if all
+/// gradients were recorded.
 fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     let spec = scene.observed.spec;
-    let is_lost = |rank: &usize| scene.observed.processes[*rank].outcome == Some(Outcome::Lost);
+    let is_lost =
+        |rank: &usize| scene.observed.processes.ranks[*rank].outcome == Some(Outcome::Lost);
     (0..spec.world_size).filter(is_lost).find(|&rank| {
         let first = step * spec.contributions_per_step() + spec.column(0, rank, 0);
         columns.range(first..first + spec.gradient_accumulation_steps).count()
@@ -94,14 +96,14 @@ fn lost_in(scene: &Scene<'_>, columns: &Columns, step: usize) -> Option<usize> {
     })
 }
 
-/// The samples of a buffer, parameter by parameter.
-struct Rows {
-    /// The elements' indices in the flat order, and their values, by parameter.
+/// The recorded elements of a buffer, parameter by parameter.
+struct ParamSamples {
+    /// The indices of the elements in the flat order and their values, by parameter.
     params: BTreeMap<usize, (Vec<usize>, Vec<f64>)>,
 }
 
-/// The gradients that a buffer may hold.
-struct Moment<'a> {
+/// The gradients that a buffer of a step may hold.
+struct StepGradients<'a> {
     spec: &'a RunSpec,
     /// The local gradients of the run.
     columns: &'a Columns,
@@ -110,13 +112,13 @@ struct Moment<'a> {
 }
 
 /// The weights that were read from a buffer.
-struct Read {
+struct BufferWeights {
     readings: Vec<Reading>,
     factor: f64,
     condition: f64,
 }
 
-/// The weights of some parameters, before the common factor is known.
+/// The weights in some parameters of a buffer, before they are divided by the common factor of all gradients.
 struct Fit {
     params: Vec<usize>,
     usage: Usage,
@@ -126,11 +128,11 @@ struct Fit {
     error: DVector<f64>,
     /// The bound on the error of a weight.
     tolerance: f64,
-    /// True if the difference is no larger than rounding.
+    /// True if `error` is no larger than rounding.
     explained: bool,
 }
 
-impl Rows {
+impl ParamSamples {
     fn of(scene: &Scene<'_>, buffer: &Buffer<'_>, values: &[f64]) -> Self {
         let plan = scene.plan;
         let starts: Vec<usize> = plan.params().iter().map(|param| param.offset).collect();
@@ -155,7 +157,7 @@ impl Rows {
         columns: &Columns,
         step: usize,
         buffer: &Buffer<'_>,
-    ) -> Result<Read, String> {
+    ) -> Result<BufferWeights, String> {
         let spec = scene.observed.spec;
         let mut groups: Vec<(Usage, Vec<usize>)> = Vec::new();
         for &param in self.params.keys() {
@@ -165,7 +167,7 @@ impl Rows {
                 None => groups.push((usage, vec![param])),
             }
         }
-        let moment = Moment { spec, columns, step };
+        let moment = StepGradients { spec, columns, step };
         let mut fits = Vec::new();
         for (usage, params) in groups {
             fits.extend(self.fits(&moment, usage, params)?);
@@ -174,18 +176,18 @@ impl Rows {
         let condition = fits.iter().map(|fit| fit.system.condition).fold(1.0, f64::max);
         let covered = scene.placement.recorded_share(buffer.rank, buffer.layout);
         let only = fits.len() == 1;
-        let name = |param: &usize| scene.observed.param_name(*param);
+        let name = |param: &usize| scene.observed.model.param_name(*param);
         let readings = fits.iter().map(|fit| Reading {
             params: (!only).then(|| fit.params.iter().map(name).collect()),
             ..fit.reading(expected(scene, buffer, step, fit.usage), factor, covered)
         });
-        Ok(Read { readings: readings.collect(), factor, condition })
+        Ok(BufferWeights { readings: readings.collect(), factor, condition })
     }
 
-    /// Fits the parameters of one usage: parameters that agree share a fit.
+    /// Fits the weights of parameters with the same usage. Parameters with the same weights share a fit.
     fn fits(
         &self,
-        moment: &Moment<'_>,
+        moment: &StepGradients<'_>,
         usage: Usage,
         params: Vec<usize>,
     ) -> Result<Vec<Fit>, String> {
@@ -224,9 +226,14 @@ impl Rows {
         Ok(apart.into_iter().map(|fit| if fit.explained { again(fit) } else { fit }).collect())
     }
 
-    /// Fits the weights of some parameters together.
-    fn fit(&self, moment: &Moment<'_>, usage: Usage, params: Vec<usize>) -> Result<Fit, String> {
-        let Moment { spec, columns, step } = *moment;
+    /// Fits the weights of some parameters together, from all of their elements.
+    fn fit(
+        &self,
+        moment: &StepGradients<'_>,
+        usage: Usage,
+        params: Vec<usize>,
+    ) -> Result<Fit, String> {
+        let StepGradients { spec, columns, step } = *moment;
         let mut rows: Vec<usize> = Vec::new();
         let mut values: Vec<f64> = Vec::new();
         for param in &params {
@@ -313,7 +320,8 @@ impl Fit {
             && self.system.present.iter().zip(self.weights.iter()).all(is_like)
     }
 
-    /// Returns the weights relative to the common factor; `planned` are the weights of the plan.
+    /// Returns the weights divided by the common factor `factor`. Gradients without a readable weight get their
+    /// `planned` one.
     fn reading(&self, planned: Vec<f64>, factor: f64, covered: f64) -> Reading {
         let Self { system, explained, .. } = self;
         let tolerance = self.tolerance / factor;
@@ -329,7 +337,7 @@ impl Fit {
         }
         let left = self.error.norm() / factor * system.spread;
         Reading {
-            weights: Weights::new(all),
+            weights: ColumnWeights::new(all),
             possible: Vec::new(),
             slip: None,
             elements: Vec::new(),

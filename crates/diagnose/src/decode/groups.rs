@@ -3,44 +3,44 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use super::super::bounds;
-use super::super::placement::Fragment;
-use super::short::Explanation;
-use super::weights::Weights;
+use super::short::BestWeights;
+use super::weights::ColumnWeights;
 use super::{Reading, largest};
+use crate::bounds;
+use crate::placement::Fragment;
 use zprobe_model::spec::Usage;
 use zprobe_report::Elements;
 
-/// The index of a parameter; for a part of its elements, also the index of the first one and the end of the range.
-pub(super) type Place = (usize, Option<[usize; 2]>);
+/// A parameter, by its index, or a part of its elements: the index of the first one and the end of the range.
+pub(super) type PiecePlace = (usize, Option<[usize; 2]>);
 
 /// Returns the place of a piece that covers its parameter as a whole.
-pub(super) fn whole(piece: &Fragment) -> Place {
+pub(super) fn whole(piece: &Fragment) -> PiecePlace {
     (piece.param, None)
 }
 
 /// Pieces of parameters with the same usage, grouped by the weights that they hold.
-pub(super) struct Groups {
+pub(super) struct PieceGroups {
     usage: Usage,
     special: bool,
     tolerance: f64,
-    planned: Rc<Weights>,
-    groups: Vec<Group>,
+    planned: Rc<ColumnWeights>,
+    groups: Vec<PieceGroup>,
 }
 
-struct Group {
-    /// The explanation of the first piece.
-    read: Explanation,
+struct PieceGroup {
+    /// The weights of the first piece.
+    read: BestWeights,
     /// True if the weights explain the pieces.
     explained: bool,
     residual: f64,
-    places: Vec<Place>,
+    places: Vec<PiecePlace>,
 }
 
-impl Groups {
+impl PieceGroups {
     /// Creates an empty collection, for one special parameter or for all ordinary ones. `planned` are the weights
     /// that the plan expects in the pieces.
-    pub fn new(usage: Usage, special: bool, planned: Rc<Weights>, tolerance: f64) -> Self {
+    pub fn new(usage: Usage, special: bool, planned: Rc<ColumnWeights>, tolerance: f64) -> Self {
         Self { usage, special, tolerance, planned, groups: Vec::new() }
     }
 
@@ -50,32 +50,32 @@ impl Groups {
     }
 
     /// The weights that the plan expects in the pieces.
-    pub fn planned(&self) -> &Rc<Weights> {
+    pub fn planned(&self) -> &Rc<ColumnWeights> {
         &self.planned
     }
 
     /// Iterates over the different weights found so far that explain their pieces with certainty.
-    pub fn found(&self) -> impl Iterator<Item = &Rc<Weights>> {
-        let is_definite = |group: &&Group| group.explained && group.read.possible.is_empty();
+    pub fn found(&self) -> impl Iterator<Item = &Rc<ColumnWeights>> {
+        let is_definite = |group: &&PieceGroup| group.explained && group.read.possible.is_empty();
         self.groups.iter().filter(is_definite).map(|group| &group.read.weights)
     }
 
-    /// True if some piece has no weights that explain it.
+    /// True if no weights explain some piece.
     pub fn has_unexplained(&self) -> bool {
         self.groups.iter().any(|group| !group.explained)
     }
 
-    /// True if the weights explain the elements from which they were read.
-    pub fn explains(&self, read: &Explanation) -> bool {
+    /// True if these weights explain the elements from which they were read, up to rounding.
+    pub fn explains(&self, read: &BestWeights) -> bool {
         read.residual <= self.tolerance || read.residual <= self.slack(&read.weights)
     }
 
-    /// Adds places with the explanation of their elements.
-    pub fn add(&mut self, read: Explanation, places: impl IntoIterator<Item = Place>) {
+    /// Adds pieces at these places, which hold the weights `read`, to a group.
+    pub fn add(&mut self, read: BestWeights, places: impl IntoIterator<Item = PiecePlace>) {
         // There may be tens of thousands of weights, so that they are compared only if the comparison decides.
         let explained = self.explains(&read);
         let slack = OnceCell::new();
-        let alike = |other: &Explanation| {
+        let alike = |other: &BestWeights| {
             if read.possible.len() != other.possible.len() {
                 return false;
             }
@@ -98,14 +98,14 @@ impl Groups {
             }
             None => {
                 let (residual, places) = (read.residual, places.into_iter().collect());
-                self.groups.push(Group { read, explained, residual, places });
+                self.groups.push(PieceGroup { read, explained, residual, places });
             }
         }
     }
 
     /// The largest residual that counts as noise next to these weights. A wrong scale (such as 1/3) is rounded in the
     /// narrowest dtype on its way, which leaves noise far below the deviation itself.
-    pub fn slack(&self, weights: &Rc<Weights>) -> f64 {
+    pub fn slack(&self, weights: &Rc<ColumnWeights>) -> f64 {
         if Rc::ptr_eq(weights, &self.planned) {
             return self.tolerance;
         }
@@ -114,8 +114,8 @@ impl Groups {
         self.tolerance.max(bounds::NOISE_BESIDE_DEVIATION * deviation)
     }
 
-    /// Turns each group into a reading. If ordinary parameters form a single group, its reading names no parameters:
-    /// it stands for all that no other reading of the buffer names.
+    /// Turns each group into a reading. If all ordinary parameters are in one group, its reading names no parameters:
+    /// it stands for all parameters that no other reading of the buffer names.
     pub fn into_readings(self, covered: f64, name: impl Fn(usize) -> String) -> Vec<Reading> {
         let ordinary = self.groups.len() == 1 && !self.special;
         let name = &name;

@@ -1,14 +1,15 @@
-//! Hypotheses about a piece that is too short to be decoded: the named slips.
+//! Hypotheses about a piece that is too short to be decoded: each known mistake (*slip*) multiplies the planned
+//! weights by certain factors.
 
 use zprobe_model::spec::RunSpec;
 use zprobe_model::spec::code::Code;
 
-use super::super::placement::Fragment;
-use super::weights::Weights;
+use super::weights::ColumnWeights;
+use crate::placement::Fragment;
 
-/// The factors by which a slip multiplies the plan's weights.
+/// A known mistake of an engine, as the factors by which it multiplies the planned weights.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Slip {
+pub enum WeightSlip {
     /// Different factors for each microbatch, on the rank that holds the buffer and on all other ranks.
     Microbatches {
         /// The factors of the other ranks' gradients, by microbatch.
@@ -27,10 +28,10 @@ pub enum Slip {
     },
 }
 
-/// The largest number of microbatches per step for which slips of single microbatches are tried on short pieces.
+/// The largest number of microbatches per step for which mistakes about single microbatches are tried on short pieces.
 const MOST_PLACES: usize = 1 << 10;
 
-/// The step and the rank of a buffer, which tell the holder's own gradients from those of other ranks.
+/// The step and the rank of a buffer, by which a rank's own gradients are told from those of other ranks.
 #[derive(Clone, Copy)]
 pub struct Owner {
     /// The index of the optimizer step.
@@ -39,21 +40,21 @@ pub struct Owner {
     pub rank: usize,
 }
 
-impl Slip {
-    /// Returns the plan's weights on `rank`, changed by the slip.
+impl WeightSlip {
+    /// Returns the planned weights on `rank`, changed by the mistake.
     pub fn weights(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> Vec<f64> {
         planned.iter().enumerate().map(|(k, weight)| weight * self.factor(spec, rank, k)).collect()
     }
 
-    /// True if the slip changes any of the plan's weights on `rank`.
+    /// True if the mistake changes any of the planned weights on `rank`.
     pub fn changes(&self, spec: &RunSpec, planned: &[f64], rank: usize) -> bool {
         let changed = |k: usize| planned[k] != 0.0 && self.factor(spec, rank, k) != 1.0;
         match self {
             // Only the place of the slip is checked, because a run has as many such slips as gradients.
-            Slip::One { rank, microbatch, .. } => {
+            WeightSlip::One { rank, microbatch, .. } => {
                 (0..spec.code_steps()).any(|step| changed(spec.column(step, *rank, *microbatch)))
             }
-            Slip::Microbatches { .. } => (0..planned.len()).any(changed),
+            WeightSlip::Microbatches { .. } => (0..planned.len()).any(changed),
         }
     }
 
@@ -62,22 +63,22 @@ impl Slip {
         let ga = spec.gradient_accumulation_steps;
         let (source, m) = (column / ga % spec.world_size, column % ga);
         match self {
-            Slip::Microbatches { own, .. } if source == owner => own[m],
-            Slip::Microbatches { others, .. } => others[m],
-            Slip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
+            WeightSlip::Microbatches { own, .. } if source == owner => own[m],
+            WeightSlip::Microbatches { others, .. } => others[m],
+            WeightSlip::One { rank, microbatch, factor } if (*rank, *microbatch) == (source, m) => {
                 *factor
             }
-            Slip::One { .. } => 1.0,
+            WeightSlip::One { .. } => 1.0,
         }
     }
 
-    /// True if the slip explains a piece, up to `tolerance` in each element. The slip's weights are not computed for
-    /// this: the sums of the plan's weights are shared by all ranks, and single gradients are cheap.
+    /// True if the mistake explains a piece, up to `tolerance` in each element. The changed weights are not computed,
+    /// because that is slow: sums with the planned weights are shared by all ranks, and single gradients are cheap.
     pub fn fits(
         &self,
         spec: &RunSpec,
         code: &Code,
-        planned: &Weights,
+        planned: &ColumnWeights,
         owner: Owner,
         (piece, values): (&Fragment, &[f64]),
         tolerance: f64,
@@ -87,11 +88,11 @@ impl Slip {
             planned.columns[column] * f64::from(code.value(column, element))
         };
         let predicted = |element: usize| match self {
-            Slip::One { rank, microbatch, factor } => {
+            WeightSlip::One { rank, microbatch, factor } => {
                 planned.sum(code).value(element)
                     + (factor - 1.0) * gradient(*rank, *microbatch, element)
             }
-            Slip::Microbatches { others, own } => {
+            WeightSlip::Microbatches { others, own } => {
                 let sums = planned.by_microbatch(code, spec.gradient_accumulation_steps);
                 let terms = sums.iter().zip(others.iter().zip(own)).enumerate();
                 terms
@@ -107,13 +108,13 @@ impl Slip {
     }
 }
 
-/// Returns all named slips of a run.
-pub fn slips(spec: &RunSpec) -> Vec<Slip> {
+/// Returns all known mistakes that a run of this specification may have.
+pub fn slips(spec: &RunSpec) -> Vec<WeightSlip> {
     let (world, ga) = (spec.world_size, spec.gradient_accumulation_steps);
     let world_size = world as f64;
     let microbatches = |others: &dyn Fn(usize) -> f64, own: &dyn Fn(usize) -> f64| {
         let by_microbatch = |factor: &dyn Fn(usize) -> f64| (0..ga).map(factor).collect();
-        Slip::Microbatches { others: by_microbatch(others), own: by_microbatch(own) }
+        WeightSlip::Microbatches { others: by_microbatch(others), own: by_microbatch(own) }
     };
     let alike = |factor: &dyn Fn(usize) -> f64| microbatches(factor, factor);
     let mut made = Vec::new();
@@ -140,7 +141,11 @@ pub fn slips(spec: &RunSpec) -> Vec<Slip> {
     for changed in [0.0, 2.0] {
         for microbatch in 0..places {
             made.push(alike(&|m| if m == microbatch { changed } else { 1.0 }));
-            made.extend((0..world).map(|rank| Slip::One { rank, microbatch, factor: changed }));
+            made.extend((0..world).map(|rank| WeightSlip::One {
+                rank,
+                microbatch,
+                factor: changed,
+            }));
         }
     }
     made

@@ -1,4 +1,4 @@
-//! Contribution weights: the gradients that a buffer really holds.
+//! Contribution weights: which gradients a buffer holds, and how many times it holds each of them.
 //!
 //! For a buffer `b`, decoding finds `w` with `b = 1/(W·GA)·Σ w[r,m]·g[r,m]`: exactly for coded data (`coded`), and by
 //! least squares otherwise (`dense`).
@@ -26,21 +26,22 @@ use zprobe_model::trace::Point;
 use zprobe_report::words::{amount, counted};
 use zprobe_report::{Contribution, Elements, Possible, Precision};
 
-use super::missing::Missing;
-use super::norm::{Clip, Norms};
-use super::observed::{Buffer, Observed};
-use super::placement::Placement;
-use hypotheses::Slip;
-use weights::Weights;
+use crate::missing::UnseenElements;
+use crate::norm::{Clipping, PlannedNorms};
+use crate::observed::{Buffer, Observed};
+use crate::placement::ModelPlacement;
+use hypotheses::WeightSlip;
+use weights::ColumnWeights;
 
 /// The factor by which a user's script multiplied all gradients of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor {
-    /// The value of the factor; 1/W for an average.
+    /// The value of the factor; 1/W for an average over W ranks.
     pub value: f64,
-    /// The bound on the relative error of the value.
+    /// The bound on the relative error of `value`.
     pub slack: f64,
-    /// True if the value was not read, because the weights are too wrong to show it.
+    /// True if the factor could not be read, because the weights are too wrong to show it, so that an average is
+    /// assumed.
     pub is_assumed: bool,
 }
 
@@ -55,24 +56,27 @@ impl Factor {
         Self::exact(1.0 / spec.world_size as f64)
     }
 
-    /// Creates the factor of an average over `replicas` ranks, for weights that do not show the factor.
+    /// Creates the factor that is assumed if the weights do not show it: that of an average over `replicas` ranks.
     fn assumed(replicas: usize) -> Self {
         Self { is_assumed: true, ..Self::exact(1.0 / replicas as f64) }
     }
 }
 
-/// The contribution weights of all buffers, and the limits of their decoding.
+/// The contribution weights of all buffers, and how exactly and how completely they could be read.
 pub struct Decoded {
-    /// The contributions, one entry per buffer, or several where weights differ within a buffer.
+    /// The contributions: one entry per buffer, or several entries if different parts of a buffer have different
+    /// weights.
     pub contributions: Vec<Contribution>,
     /// The smallest change of a weight at the optimizer's input that would have been detected; `None` if no weights
     /// could be read there.
     pub smallest_weight_deviation: Option<f64>,
-    /// The largest condition number of the solved systems; 1 for codes, `None` if no system was solved.
+    /// The largest condition number of the linear systems that were solved for the weights; 1 for coded gradients,
+    /// `None` if no system was solved.
     pub condition: Option<f64>,
-    /// The smallest change of one element that would have been detected; `None` for dense data.
+    /// The smallest change of one element that would have been detected, in units of one contribution; `None` for
+    /// dense gradients.
     pub smallest_element_deviation: Option<f64>,
-    /// The precision with which gradients were added up, by point; empty except for dense data.
+    /// The precision with which gradients were added up, by point; empty for coded gradients, whose sums are exact.
     pub precision: Vec<Precision>,
     /// The factors by which a user's script multiplied all gradients, by (step, rank), as far as they were read.
     pub factors: BTreeMap<(usize, usize), Factor>,
@@ -80,12 +84,13 @@ pub struct Decoded {
     pub refusals: Vec<String>,
     /// True if everything that the optimizers should consume was read.
     complete: bool,
-    /// The number of elements that were read at the last word ([`zprobe_model::spec::RunSpec::last_word`]), by (step, rank).
+    /// The number of elements that were read at the last point that shows the weights
+    /// ([`zprobe_model::spec::RunSpec::last_word`]), by (step, rank).
     read: BTreeMap<(usize, usize), usize>,
 }
 
 impl Decoded {
-    /// Creates the empty result of a run.
+    /// Creates the result of a run in which nothing has been decoded yet.
     fn empty() -> Self {
         Self {
             contributions: Vec::new(),
@@ -106,14 +111,25 @@ impl Decoded {
         self.refusals.push(why);
     }
 
+    /// Iterates over the contributions at a point in a step.
+    pub fn at(&self, point: Point, step: usize) -> impl Iterator<Item = &Contribution> {
+        self.contributions.iter().filter(move |it| it.point == point && it.step == step)
+    }
+
+    /// Iterates over the contributions at a point that are not as planned.
+    pub fn departed(&self, point: Point) -> impl Iterator<Item = &Contribution> {
+        self.contributions.iter().filter(move |it| it.point == point && !it.as_planned)
+    }
+
     /// True if everything that the optimizers should consume was read, well enough for a conclusion.
     pub fn complete(&self) -> bool {
         self.complete && self.smallest_weight_deviation.is_some()
     }
 }
 
-/// Removes the deviations of a script's first recorded step, if later steps hold gradients of the step before. The
-/// step before the first recorded one has codes of another length, which can look like any weights.
+/// Removes the deviations of a script's first recorded step, if a later step still holds gradients of its previous
+/// step. Then the first recorded step may also hold gradients of the step before it, whose codes have another length
+/// and can look like any weights.
 fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
     let Some(first) = spec.recorded_steps().next() else { return };
     let is_late = |it: &Contribution| {
@@ -125,28 +141,28 @@ fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
     }
 }
 
-/// The inputs of decoding.
+/// The facts about a run that decoding needs.
 pub struct Scene<'a> {
     /// The events of the trace, sorted by topic.
     pub observed: &'a Observed<'a>,
     /// The plan of where every gradient should have gone.
     pub plan: &'a Plan,
     /// The placement of the parameters on the ranks.
-    pub placement: &'a Placement,
+    pub placement: &'a ModelPlacement,
     /// The elements that were not seen in any rank's optimizer.
-    pub missing: &'a Missing,
+    pub missing: &'a UnseenElements,
     /// The norms that the gradients must have.
-    pub norms: &'a Norms,
+    pub norms: &'a PlannedNorms,
 }
 
 impl Scene<'_> {
     /// Returns the clipping that was applied to a buffer.
-    fn clip(&self, buffer: &Buffer<'_>) -> Clip {
+    fn clip(&self, buffer: &Buffer<'_>) -> Clipping {
         match (buffer.point, buffer.step) {
             (Point::OptimizerInput | Point::MasterWeights | Point::Parameters, Some(step)) => {
-                Clip::of(self.observed, self.norms, step, buffer.rank)
+                Clipping::of(self.observed, self.norms, step, buffer.rank)
             }
-            _ => Clip::No,
+            _ => Clipping::No,
         }
     }
 }
@@ -169,8 +185,9 @@ pub fn decode(scene: &Scene<'_>) -> Decoded {
 }
 
 impl Decoded {
-    /// Checks that everything was read. A clean verdict needs every trainable element that had to be recorded, on
-    /// every rank that holds it, in every step that the engine did not skip.
+    /// Checks that the buffers were read in full, and lists the parts that were not. A clean verdict needs every
+    /// trainable element that had to be recorded, on every rank that holds it, in every step that the engine did not
+    /// skip.
     fn check_completeness(&mut self, scene: &Scene<'_>) {
         let spec = scene.observed.spec;
         if scene.observed.gives_up_as_a_habit() {
@@ -180,7 +197,7 @@ impl Decoded {
                            microbatches than the others";
             self.refusals.push(refusal.to_owned());
         }
-        for (rank, records) in &scene.observed.lacking {
+        for (rank, records) in &scene.observed.script.lacking {
             let records = amount(usize::try_from(*records).unwrap_or(usize::MAX), "record");
             self.refuse(format!("{records} of rank {rank}: the trace lacks them"));
         }
@@ -192,7 +209,7 @@ impl Decoded {
         }
         for step in spec.recorded_steps() {
             let partial: Vec<usize> = (0..spec.world_size)
-                .filter(|&rank| !scene.observed.skipped(step, rank))
+                .filter(|&rank| !scene.observed.updates.skipped(step, rank))
                 .filter(|&rank| {
                     let wanted = if outcome {
                         scene.placement.wanted_of_model(rank, scene.plan)
@@ -223,24 +240,25 @@ impl Decoded {
 /// The weights that were read from one piece of a buffer.
 struct Reading {
     /// The weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
-    weights: Rc<Weights>,
-    /// All weights that explain a piece that is too short to be certain; empty if the weights are certain.
-    possible: Vec<Rc<Weights>>,
-    /// The slip by which the weights were found; `None` if no slip was needed.
-    slip: Option<Slip>,
-    /// True if the weights are the plan's and cover all parameters of ordinary usage.
+    weights: Rc<ColumnWeights>,
+    /// All candidate weights, if the piece has too few elements to decide between them; empty if the weights are
+    /// certain.
+    possible: Vec<Rc<ColumnWeights>>,
+    /// The known mistake that leads from the planned weights to these; `None` if no mistake was assumed.
+    slip: Option<WeightSlip>,
+    /// True if the weights are the planned ones and cover all parameters of ordinary usage.
     is_plain: bool,
-    /// The largest part that no gradient explains.
+    /// The largest part of an element that no gradient explains, in units of one contribution.
     residual: f64,
     /// The bound on the error of a weight.
     tolerance: f64,
-    /// The fraction of the elements that were decoded by themselves.
+    /// The fraction of the elements whose weights were decoded without help from other pieces.
     covered: f64,
-    /// The usage of the parameters.
+    /// The microbatches that use the parameters.
     usage: Usage,
-    /// The parameters; `None` for all that no other reading of the buffer names.
+    /// The names of the parameters in the piece; `None` for all parameters that no other reading of the buffer names.
     params: Option<Vec<String>>,
-    /// The runs of elements, for a reading about parts of parameters.
+    /// The runs of elements that were read; empty if the reading is about whole parameters.
     elements: Vec<Elements>,
 }
 
@@ -248,14 +266,14 @@ struct Reading {
 fn expected(scene: &Scene<'_>, buffer: &Buffer<'_>, step: usize, usage: Usage) -> Vec<f64> {
     let spec = scene.observed.spec;
     let is_update = matches!(buffer.point, Point::MasterWeights | Point::Parameters);
-    if is_update && scene.observed.skipped(step, buffer.rank) {
+    if is_update && scene.observed.updates.skipped(step, buffer.rank) {
         return vec![0.0; spec.contributions()];
     }
     let microbatch = buffer.microbatch.unwrap_or(spec.gradient_accumulation_steps - 1);
     scene.plan.expected(usage, buffer.point, step, microbatch, buffer.rank)
 }
 
-/// Turns a reading into a report entry, and compares it with the plan.
+/// Compares a reading with the plan, and turns it into an entry of the report.
 fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Contribution {
     let spec = scene.observed.spec;
     let step = buffer.step.unwrap_or(0);
@@ -263,7 +281,7 @@ fn contribution(scene: &Scene<'_>, buffer: &Buffer<'_>, reading: Reading) -> Con
     let mut expected = expected(scene, buffer, step, reading.usage);
     let weights = &reading.weights.columns;
     let nothing = weights.iter().all(|weight| *weight == 0.0);
-    if nothing && scene.clip(buffer) == Clip::Unbounded {
+    if nothing && scene.clip(buffer) == Clipping::Unbounded {
         expected.fill(0.0);
     }
     let as_planned = reading.residual <= reading.tolerance
@@ -329,7 +347,8 @@ fn snap(weight: f64, tolerance: f64) -> f64 {
     if (weight - integer).abs() <= tolerance { integer + 0.0 } else { weight }
 }
 
-/// True if the weights of this buffer's step can be read at its point with this optimizer.
+/// True if the weights of this buffer can be read. Weights in master weights and parameters show only in a coded run,
+/// with an optimizer whose update is a multiple of the gradient, and in a step that was taken.
 fn is_readable(observed: &Observed<'_>, buffer: &Buffer<'_>) -> bool {
     match buffer.point {
         Point::LocalGradient => false,

@@ -8,8 +8,8 @@ use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
 use zprobe_report::Precision;
 
-use super::super::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 use super::sums::Narrower;
+use crate::bounds::{BETWEEN_FP16_AND_BF16, FACTORS, gamma};
 
 /// The difference between a buffer and its planned content.
 pub(super) struct Remainder {
@@ -31,12 +31,12 @@ impl Remainder {
         Self { share, operations: spec.gradient_accumulation_steps + across + FACTORS }
     }
 
-    /// True if there is a sum to compare with.
+    /// True if the planned sum is not 0, so that the difference can be compared with it.
     pub fn is_known(&self) -> bool {
         self.share.is_finite()
     }
 
-    /// Returns the dtype whose rounding leaves such a difference.
+    /// Returns the dtype whose rounding leaves a difference of this size.
     fn seen(&self) -> Dtype {
         if self.share <= gamma(self.operations, Dtype::Fp32) {
             Dtype::Fp32
@@ -47,7 +47,7 @@ impl Remainder {
         }
     }
 
-    /// Returns the report's entry. `narrower` is a sum that was found to run in a narrower dtype than requested.
+    /// Returns the entry of the report. `narrower` is a sum that was found to run in a narrower dtype than requested.
     pub fn precision(&self, spec: &RunSpec, point: Point, narrower: Option<Narrower>) -> Precision {
         let relative_error = self.share;
         if let Some(Narrower { over, asked, seen }) = narrower {
@@ -66,7 +66,7 @@ impl Remainder {
     }
 }
 
-/// Merges the precision of one buffer with that of other buffers at the same point; the least exact one counts.
+/// Merges the precision of one buffer into those of other buffers at the same point. The least exact precision counts.
 pub(super) fn add(all: &mut Vec<Precision>, seen: Precision) {
     match all.iter_mut().find(|known| known.point == seen.point) {
         Some(known) => {

@@ -9,23 +9,23 @@ use std::collections::BTreeSet;
 use zprobe_model::spec::code::Code;
 use zprobe_model::spec::{Plan, RunSpec, UNIT};
 
-use super::super::bounds::{self, STANDARD_ERRORS};
-use super::super::placement::Fragment;
 use super::{Factor, largest};
+use crate::bounds::{self, STANDARD_ERRORS};
+use crate::placement::Fragment;
 
-/// Weights below this share of the largest weight are noise.
+/// The share of the largest weight below which a weight is noise.
 const NOISE: f64 = 1.0 / 256.0;
 
-/// The common factor of a buffer, and the rounding bound that it implies.
+/// The factor that all gradients in a buffer have in common, and the rounding bound that it implies.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    /// The value of a gradient's code in the buffer, in units of the code; 1/W for an average.
+pub struct CommonScale {
+    /// The factor by which the buffer holds each gradient's code; 1/W for an average.
     pub factor: Factor,
     /// The bound on the error of an element after the division by the factor, in contributions.
     pub tolerance: f64,
 }
 
-impl Scale {
+impl CommonScale {
     /// Reads the common factor from the windows of all pieces that are long enough to be decoded, for gradients
     /// averaged over `replicas` ranks. `None` if there is no such piece, or all of them are 0.
     pub fn read(
@@ -49,7 +49,7 @@ impl Scale {
             let read = of_step.map(|number| (number / ga, columns[first + number] / UNIT));
             let read: Vec<(usize, f64)> = read.collect();
             let is_even = read.iter().all(|(_, it)| is_same(it.abs(), read[0].1.abs()));
-            let weight = |(rank, value): (usize, f64)| Weight { rank, value, is_even };
+            let weight = |(rank, value): (usize, f64)| GradientWeight { rank, value, is_even };
             weights.extend(read.into_iter().map(weight));
         }
         Some(Self::new(spec, common_factor(replicas, &weights)?, values))
@@ -116,7 +116,7 @@ impl Scale {
 
 /// The weight of a gradient in a piece.
 #[derive(Clone, Copy)]
-struct Weight {
+struct GradientWeight {
     /// The rank of the gradient.
     rank: usize,
     value: f64,
@@ -130,7 +130,7 @@ fn is_same(a: f64, b: f64) -> bool {
 }
 
 /// Returns the factor that most gradients have in common; `None` if all weights are 0.
-fn common_factor(replicas: usize, weights: &[Weight]) -> Option<Factor> {
+fn common_factor(replicas: usize, weights: &[GradientWeight]) -> Option<Factor> {
     let most = largest(weights.iter().map(|it| it.value.abs()));
     let is_there = |weight: f64| weight.abs() > most * NOISE;
     let mut there: Vec<(f64, bool)> = weights
@@ -157,9 +157,9 @@ fn roundings(spec: &RunSpec) -> usize {
     bounds::FACTORS + divided
 }
 
-/// Returns the mean of the largest group of equal numbers; each number comes with a flag that its piece is even. A
-/// group of at least half that size, nearer to `expected` and made only of even pieces, is preferred, because a slip
-/// may affect most parameters.
+/// Returns the mean of the largest group of equal numbers. The flag of a number is true if all gradients in its piece
+/// have the same weight (the piece is *even*). A group of at least half that size, nearer to `expected` and made only
+/// of even pieces, is preferred, because a mistake may affect most parameters.
 fn most_common(numbers: &mut [(f64, bool)], expected: f64) -> Option<Factor> {
     numbers.sort_by(|a, b| a.0.total_cmp(&b.0));
     let same = |a: &(f64, bool), b: &(f64, bool)| is_same(a.0, b.0);
@@ -216,7 +216,7 @@ mod tests {
                 })
                 .collect();
             let values: Vec<f64> = (0..elements).map(|element| UNIT * sum(element) / 4.0).collect();
-            Scale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor.value)
+            CommonScale::of_few(&spec, 1, &planned, &values).map(|scale| scale.factor.value)
         };
         for first in [0, 4, 8, 12] {
             for elements in 8..16 {

@@ -9,21 +9,21 @@ use zprobe_model::spec::{Dtype, RunSpec};
 use zprobe_model::trace::Point;
 use zprobe_report::Over;
 
-use super::super::bounds::{FACTORS, NEARER, gamma};
 use super::precision::is_of_one_rank;
+use crate::bounds::{FACTORS, NEARER, gamma};
 
 /// The largest number of compared elements of a buffer, times the number of ranks.
 const ELEMENTS: usize = 2048;
 
-/// One in this many elements may be rounded to the other side: additions in another order may yield another fp32
-/// number, which is a tie in a narrower dtype.
+/// The share of elements that may be rounded to the other side is one in this number: additions in another order may
+/// yield another fp32 number, which is a tie in a narrower dtype.
 const TIES: usize = 16;
 
 /// The distance between subnormal numbers of fp16.
 const FP16_SPACING: f64 = 1.0 / (1 << 24) as f64;
 
-/// The local gradients of a step whose sum a buffer should hold.
-pub(super) struct Sums {
+/// The local gradients of a step that a buffer should hold as a sum.
+pub(super) struct StepAddends {
     /// The elements of each gradient as recorded, divided by `GA`, by rank and by microbatch.
     addends: Vec<Vec<Vec<f64>>>,
     /// True if the buffer holds the gradients of several ranks.
@@ -56,7 +56,7 @@ pub(super) struct Narrower {
 
 /// The order in which an engine computes a sum.
 #[derive(Clone, Copy)]
-struct Order {
+struct SumOrder {
     /// True if every microbatch is reduced by itself, as in ZeRO-2; false if a rank first adds up its own
     /// microbatches.
     reduces_first: bool,
@@ -108,7 +108,7 @@ struct Ring {
     is_reversed: bool,
 }
 
-impl Sums {
+impl StepAddends {
     /// Collects the addends of a buffer. `gradient(rank, microbatch)` returns a local gradient as recorded, if the
     /// buffer holds it once. `None` for a point whose sum cannot be reproduced.
     pub fn new(
@@ -176,8 +176,8 @@ impl Sums {
             .or_else(|| of(Over::Ranks, asked.wire, seen.wire))
     }
 
-    /// The norm of the difference between the held values and the closest sum in these dtypes. It leaves out the
-    /// elements that differ most, because another order of the additions may round them to the other side.
+    /// Returns the norm of the difference between the `held` values and the closest sum in these dtypes. It leaves out
+    /// the elements that differ most, because another order of the additions may round them to the other side.
     fn distance(&self, arithmetic: Arithmetic, held: &[f64]) -> f64 {
         let distances = self.orders(arithmetic).map(|order| {
             let sums: Vec<Vec<f64>> =
@@ -199,7 +199,7 @@ impl Sums {
     fn orders(
         &self,
         Arithmetic { accum, wire }: Arithmetic,
-    ) -> impl Iterator<Item = Order> + use<> {
+    ) -> impl Iterator<Item = SumOrder> + use<> {
         let is_cast = self.is_across && accum != wire;
         let returned_in = [Some(accum), is_cast.then_some(wire)];
         let is_exact =
@@ -209,13 +209,13 @@ impl Sums {
         flows.iter().flat_map(move |&reduces_first| {
             let divisions = Division::ALL.into_iter().take(places);
             divisions.flat_map(move |division| {
-                let order = move |returned_in| Order { reduces_first, division, returned_in };
+                let order = move |returned_in| SumOrder { reduces_first, division, returned_in };
                 returned_in.into_iter().flatten().map(order)
             })
         })
     }
 
-    /// Lists the orders of the ranks; one order is enough for two addends.
+    /// Lists the orders in which a reduction may go through the ranks; one order is enough for two addends.
     fn rings(&self) -> impl Iterator<Item = Ring> {
         let world = self.addends.len();
         let firsts = if self.is_across && world > 2 { world } else { 1 };
@@ -226,7 +226,7 @@ impl Sums {
     }
 
     /// Computes the sum in these dtypes and in this order.
-    fn computed(&self, arithmetic: Arithmetic, order: Order, ring: Ring) -> Vec<f64> {
+    fn computed(&self, arithmetic: Arithmetic, order: SumOrder, ring: Ring) -> Vec<f64> {
         let accum = arithmetic.accum;
         let sum = if !self.is_across {
             self.addends.first().map_or_else(Vec::new, |own| added(own, accum))
@@ -249,7 +249,7 @@ impl Sums {
         &self,
         mut of_ranks: Vec<Vec<f64>>,
         Arithmetic { accum, wire }: Arithmetic,
-        Order { division, returned_in, .. }: Order,
+        SumOrder { division, returned_in, .. }: SumOrder,
         ring: Ring,
     ) -> Vec<f64> {
         let world = self.addends.len() as f64;
@@ -329,7 +329,7 @@ mod tests {
         request.resolve().expect("a valid request")
     }
 
-    fn sums(spec: &RunSpec) -> Sums {
+    fn sums(spec: &RunSpec) -> StepAddends {
         let gradient = |rank: usize, microbatch: usize| {
             let phase = 0.3 + 0.7 * rank as f64 + 0.11 * microbatch as f64;
             // Some elements are as small as the smallest numbers of fp16.
@@ -337,7 +337,7 @@ mod tests {
             let element = |it: i32| rounded(size(it) * (f64::from(it) * phase).sin(), spec.dtype);
             Some((0..64).map(element).collect())
         };
-        Sums::new(spec, Point::Reduced, FP32, gradient).expect("a sum")
+        StepAddends::new(spec, Point::Reduced, FP32, gradient).expect("a sum")
     }
 
     /// Returns the findings for a sum in these dtypes, for every order; rings begin with the last rank.
@@ -375,7 +375,7 @@ mod tests {
                 sum.map(|it| rounded(rounded(it, BF16) / ranks as f64, BF16)).collect()
             };
             let of_ranks: Vec<Vec<f64>> = sums.addends.iter().map(of_rank).collect();
-            let two = Sums {
+            let two = StepAddends {
                 addends: sums.addends.iter().map(|own| own[..2].to_vec()).collect(),
                 ..sums
             };
@@ -404,7 +404,7 @@ mod tests {
         let spec = RunSpec { dtype: fp16, grad_accum_dtype: fp16, ..spec(1, FP32, FP32) };
         let whole = |it: i32| rounded(f64::from(it) * 1.7e-7, fp16);
         let of_one = |_: usize, _: usize| Some((1..128).map(|it| whole(it) / 2.0).collect());
-        let sums = Sums::new(&spec, Point::Reduced, FP32, of_one).expect("a sum");
+        let sums = StepAddends::new(&spec, Point::Reduced, FP32, of_one).expect("a sum");
         // The engine adds up whole numbers and divides the sum.
         let held: Vec<f64> = (1..128).map(|it| rounded(whole(it) * 1.5, fp16)).collect();
         assert_eq!(sums.narrower(&spec, &held), None);
@@ -432,7 +432,7 @@ mod tests {
         let spec = spec(2, FP32, FP32);
         let sums = sums(&spec);
         let order =
-            Order { reduces_first: false, division: Division::BeforeCast, returned_in: FP32 };
+            SumOrder { reduces_first: false, division: Division::BeforeCast, returned_in: FP32 };
         let ring = Ring { first: 0, is_reversed: false };
         let exact = sums.computed(Arithmetic { accum: FP32, wire: FP32 }, order, ring);
         for size in [1e-5, 1e-3, 1e-2, 1.0] {

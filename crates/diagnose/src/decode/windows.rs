@@ -1,23 +1,24 @@
-//! Weights of a run of elements, window by window; only this module decodes codes.
+//! The weights in a run of coded elements, window by window. All decoding of codes is done here.
 
 use zprobe_model::spec::code::Code;
 
-use super::super::bounds::DETERMINED_BITS;
 use super::{largest, snap};
+use crate::bounds::DETERMINED_BITS;
 
 /// The weights that were read from one window.
 pub struct Window {
     /// The weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
     pub weights: Vec<f64>,
-    /// The largest coefficient of a spare row, which measures data that no gradient explains.
+    /// The largest coefficient of a *spare* code, one that no gradient of the run has. It measures data that no
+    /// gradient explains.
     pub residual: f64,
-    /// The number of spare rows.
+    /// The number of spare codes.
     spare: usize,
 }
 
 impl Window {
-    /// True if the weights are not chance: enough spare rows are empty, or the weights are simple (all whole or all
-    /// equal). A wrong element would spread over all rows.
+    /// True if the weights cannot be chance: enough spare codes have the coefficient 0, or the weights are simple (all
+    /// whole or all equal). A wrong element would change the coefficients of all codes.
     pub fn is_certain(&self, tolerance: f64) -> bool {
         let used = || self.weights.iter().filter(|weight| **weight != 0.0);
         let is_simple = used().all(|weight| weight.fract() == 0.0)
@@ -25,7 +26,8 @@ impl Window {
         self.residual <= tolerance && (self.is_checked() || is_simple)
     }
 
-    /// True if there are enough spare rows to reveal data that no gradient explains.
+    /// True if the window has enough more elements than unknown weights to notice data that no combination of
+    /// gradients explains.
     pub fn is_checked(&self) -> bool {
         self.spare as f64 >= DETERMINED_BITS
     }

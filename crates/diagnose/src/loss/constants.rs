@@ -1,18 +1,19 @@
-//! The scalars between a loss and its elements: which belong to the script, and which reveal a slip.
+//! The constants by which a script multiplies or divides its loss: which of them are intended, and which reveal a
+//! mistake.
 
-use super::super::Case;
-use super::slip::Slip;
-use super::{Row, Term};
+use super::slip::TermSlip;
+use super::{MicrobatchTerm, StepTerm};
+use crate::case::Case;
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm};
 
-/// The largest number of the script's own constants that are examined.
+/// The largest number of constants of the script that are examined.
 const MOST_CONSTANTS: usize = 6;
 
 /// Returns the script's own constants: those that all microbatches have and that do not normalise the loss.
-pub(super) fn own_constants(case: &Case<'_>, term: &Term<'_>) -> Vec<f64> {
+pub(super) fn own_constants(case: &Case<'_>, term: &StepTerm<'_>) -> Vec<f64> {
     let Some(first) = term.rows.first() else { return Vec::new() };
     let in_all = |constant: &&LossConstant| {
-        let has = |row: &Row<'_>| {
+        let has = |row: &MicrobatchTerm<'_>| {
             let mut constants = row.term.constants.iter();
             constants.any(|it| it.value() == constant.value() && it.kind == constant.kind)
         };
@@ -30,7 +31,7 @@ pub(super) fn own_constants(case: &Case<'_>, term: &Term<'_>) -> Vec<f64> {
 
 /// Returns those of the script's own constants that cannot be a count. A constant may be a count if it equals the
 /// number of microbatches or ranks and its line names such a number.
-pub(super) fn certain(case: &Case<'_>, term: &Term<'_>, own: &[f64]) -> Vec<f64> {
+pub(super) fn certain(case: &Case<'_>, term: &StepTerm<'_>, own: &[f64]) -> Vec<f64> {
     let counts = [case.observed.replicas() as f64, term.taken as f64];
     let constants = || term.rows.iter().flat_map(|row| &row.term.constants);
     let is_named = |value: f64| {
@@ -41,8 +42,8 @@ pub(super) fn certain(case: &Case<'_>, term: &Term<'_>, own: &[f64]) -> Vec<f64>
     own.iter().copied().filter(|value| !is_counted(*value)).collect()
 }
 
-/// True if a constant may belong to the script, and was not added to turn a sum into a mean.
-fn is_own(case: &Case<'_>, term: &Term<'_>, constant: &LossConstant) -> bool {
+/// True if a constant may be a number of its own in the script, and not the count that turns a sum into a mean.
+fn is_own(case: &Case<'_>, term: &StepTerm<'_>, constant: &LossConstant) -> bool {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
     let number = constant.factor.abs();
@@ -77,38 +78,39 @@ pub(super) fn products(numbers: &[f64]) -> Vec<f64> {
     (0..=all).rev().map(of).collect()
 }
 
-/// The number of constants of a term with this value: among all constants if `is_any`, or else among the script's
-/// own.
-pub(super) fn count(term: &Term<'_>, value: f64, is_any: bool) -> usize {
+/// The number of constants of a term with this value. With `is_any`, constants that a package applies count too, and
+/// not only those of the script.
+pub(super) fn count(term: &StepTerm<'_>, value: f64, is_any: bool) -> usize {
     let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
     let of = constants.filter(|it| is_any || it.by.is_none());
     of.filter(|it| (it.value() / value - 1.0).abs() < 1e-9).count()
 }
 
 /// True if the loss was multiplied by this number, by one of its constants or by a hook.
-pub(super) fn has_factor(term: &Term<'_>, wanted: f64) -> bool {
+pub(super) fn has_factor(term: &StepTerm<'_>, wanted: f64) -> bool {
     let is = |it: f64| (it / wanted - 1.0).abs() < 1e-9;
-    let of_row =
-        |row: &Row<'_>| is(row.loss.seed) || row.term.constants.iter().any(|it| is(it.value()));
+    let of_row = |row: &MicrobatchTerm<'_>| {
+        is(row.loss.seed) || row.term.constants.iter().any(|it| is(it.value()))
+    };
     term.rows.iter().any(of_row)
 }
 
 /// Returns the loss scale by which the whole loss was multiplied; `None` for a loss without a loss scale.
-pub fn loss_scale(term: &Term<'_>) -> Option<f64> {
+pub fn loss_scale(term: &StepTerm<'_>) -> Option<f64> {
     let constants = &term.rows.first()?.term.constants;
     let scales = constants.iter().filter(|it| it.is_loss_scale());
     scales.map(|it| it.value()).reduce(|product, it| product * it)
 }
 
-/// True if other terms of the same loss are multiplied or divided by a number of the script and this term is not, so
-/// that the missing operation is the slip.
-pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+/// True if the mistake is an operation that this term lacks: other terms of the same loss are multiplied or divided by
+/// that number in the script, and this term is not.
+pub(super) fn lacks(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let (number, divides) = match slip {
-        Slip::DividedByRanks => (ranks, false),
-        Slip::DividedBySteps => (steps, false),
-        Slip::NotDividedByRanks => (ranks, true),
-        Slip::NotDividedBySteps => (steps, true),
+        TermSlip::DividedByRanks => (ranks, false),
+        TermSlip::DividedBySteps => (steps, false),
+        TermSlip::NotDividedByRanks => (ranks, true),
+        TermSlip::NotDividedBySteps => (steps, true),
         _ => return false,
     };
     // A float is a coefficient that happens to be equal.
@@ -120,15 +122,15 @@ pub(super) fn lacks(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
     number > 1.0 && term.rows.iter().all(|row| !has(row.term) && row.loss.terms.iter().any(has))
 }
 
-/// True if the constants of the loss show the slip: a division that occurs twice, or a multiplication of the script's
-/// own that the engine does not undo.
-pub(super) fn is_in_constants(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+/// True if the constants of the loss show the mistake: a division that occurs twice, or a multiplication in the script
+/// that the engine does not undo.
+pub(super) fn is_in_constants(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
     match slip {
-        Slip::DividedBySteps => count(term, 1.0 / steps, true) > 1,
-        Slip::NotDividedByRanks => count(term, ranks, false) > 0,
-        Slip::DividedByRanks => count(term, 1.0 / ranks, false) > 0,
+        TermSlip::DividedBySteps => count(term, 1.0 / steps, true) > 1,
+        TermSlip::NotDividedByRanks => count(term, ranks, false) > 0,
+        TermSlip::DividedByRanks => count(term, 1.0 / ranks, false) > 0,
         _ => false,
     }
 }

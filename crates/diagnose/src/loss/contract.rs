@@ -1,15 +1,15 @@
-//! The contract of a script in one line: who divided the loss by which number.
+//! The contract of a script and its packages in one line: who divides the loss by which number.
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::bounds;
-use super::{Row, Term, law, main};
+use super::{MicrobatchTerm, StepTerm, law, main};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::trace::{GradientsClipped, LossConstant, TermOf};
 use zprobe_report::words::weight_text;
 
 /// Describes the contract of a step; `None` if no loss was read.
-pub fn describe(case: &Case<'_>, terms: &[Term<'_>]) -> Option<String> {
+pub fn describe(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Option<String> {
     let term = main(terms)?;
     let mut parts = vec![reduction(term)];
     parts.extend(constants(term));
@@ -24,7 +24,7 @@ pub fn describe(case: &Case<'_>, terms: &[Term<'_>]) -> Option<String> {
 }
 
 /// Describes the reduction of the elements of a term.
-fn reduction(term: &Term<'_>) -> String {
+fn reduction(term: &StepTerm<'_>) -> String {
     let Some(first) = term.rows.first() else { return String::new() };
     let counts = term.rows.iter().map(|row| row.elements);
     let (least, most) = (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0));
@@ -37,14 +37,14 @@ fn reduction(term: &Term<'_>) -> String {
 }
 
 /// Describes the constants of a term, each with the package or line that it comes from.
-fn constants(term: &Term<'_>) -> Vec<String> {
+fn constants(term: &StepTerm<'_>) -> Vec<String> {
     let Some(first) = term.rows.first() else { return Vec::new() };
     let count = term.rows.iter().map(|row| row.term.constants.len()).min().unwrap_or(0);
     // The constants are listed from the elements to the loss, in the order in which they were applied.
     (0..count)
         .rev()
         .filter_map(|at| {
-            let of_row = |row: &Row<'_>| row.term.constants[at].factor;
+            let of_row = |row: &MicrobatchTerm<'_>| row.term.constants[at].factor;
             let (least, most) = term
                 .rows
                 .iter()
@@ -75,7 +75,7 @@ pub fn origin(constant: &LossConstant) -> String {
 }
 
 /// Describes the factor by which a hook or an argument of backward multiplied the loss; `None` for a factor of 1.
-fn seed(term: &Term<'_>) -> Option<String> {
+fn seed(term: &StepTerm<'_>) -> Option<String> {
     let seeds: BTreeSet<String> = term.rows.iter().map(|row| weight_text(row.loss.seed)).collect();
     let is_one = seeds.iter().all(|seed| seed == "1");
     (!is_one).then(|| {
@@ -86,12 +86,12 @@ fn seed(term: &Term<'_>) -> Option<String> {
 
 /// Describes the factor of all gradients between the loss and the optimizer; `None` if it is unknown or 1 on a single
 /// rank.
-fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
+fn engine(case: &Case<'_>, term: &StepTerm<'_>) -> Option<String> {
     let copies = case.observed.spec.world_size as f64 / case.observed.replicas() as f64;
     let factor = term.factor? * copies;
     let ranks = case.observed.replicas() as f64;
     let is = |wanted: f64| (factor / wanted - 1.0).abs() < bounds::SAME_SCALE;
-    let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
+    let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
     let engines: BTreeSet<&str> = engines.map(String::as_str).collect();
     let reduces = ["DDP", "DeepSpeed", "FSDP", "FSDP2"];
     let by = reduces
@@ -116,7 +116,7 @@ fn engine(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
 
 /// Describes the clipping of a step on rank 0, one call per entry; empty if nothing was clipped.
 pub fn clipping(case: &Case<'_>, step: usize) -> Vec<String> {
-    let calls = case.observed.script.clipped.get(&(step, 0)).into_iter().flatten();
+    let calls = case.observed.updates.clipped.get(&(step, 0)).into_iter().flatten();
     calls.map(|call| clipping_text(call)).collect()
 }
 
@@ -136,7 +136,7 @@ pub fn call_text(by: Option<&String>, at: Option<&String>) -> String {
 }
 
 /// Describes the weight of each element of the step in the update.
-fn together(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
+fn together(case: &Case<'_>, term: &StepTerm<'_>) -> Option<String> {
     let weights = law::read(case.observed.spec, term)?;
     let sum = term.in_update().map(weight_text);
     let law = weights.describe(term.noun());
@@ -147,7 +147,7 @@ fn together(case: &Case<'_>, term: &Term<'_>) -> Option<String> {
 }
 
 /// Describes another term of the loss; `None` if its weight in the update is unknown.
-fn other(term: &Term<'_>) -> Option<String> {
+fn other(term: &StepTerm<'_>) -> Option<String> {
     let sum = weight_text(term.in_update()?);
     let constants = constants(term);
     let constants =

@@ -1,13 +1,13 @@
-//! Wrong counts that divide a term, in place of the number of its own elements or microbatches.
+//! Wrong counts that divide a term of the loss, in place of the number of its own elements or microbatches.
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::bounds;
 use super::constants::is_data;
 use super::scale::slack;
-use super::slip::{Part, Slip};
-use super::{Row, Term};
+use super::slip::{StepPart, TermSlip};
+use super::{MicrobatchTerm, StepTerm};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
 
@@ -15,38 +15,42 @@ use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
 /// object detector has a larger ratio, because most of its anchors are background.
 const MOST_PADDED: f64 = 2.0;
 
-/// Returns the slips by which a loss with equal weights may be divided by the number of other elements, most likely
-/// first. The sum of its weights is `value` times that of a mean.
-pub fn other_elements(case: &Case<'_>, term: &Term<'_>, value: f64) -> Vec<Slip> {
+/// Returns the mistakes that explain the sum of a loss with equal weights, which is `value` times that of a mean, by a
+/// division by the number of other elements. The most likely mistake comes first.
+pub fn other_elements(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> Vec<TermSlip> {
     if !is_of_like_tokens(term) {
         return Vec::new();
     }
     let all = term.elements() as f64;
     let is = |elements: f64| (elements * value / all - 1.0).abs() <= slack(case);
-    let of = |part: &Part| {
+    let of = |part: &StepPart| {
         let rows = term.rows.iter().filter(|row| part.has(row));
         rows.map(|row| row.elements).sum::<usize>() as f64
     };
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let parts = parts(term);
-    let counted = |times: &[f64]| -> Vec<Slip> {
-        let is_it = |part: &&Part| times.iter().any(|times| is(of(part) * times));
-        parts.iter().filter(is_it).copied().map(Slip::Counted).collect()
+    let counted = |times: &[f64]| -> Vec<TermSlip> {
+        let is_it = |part: &&StepPart| times.iter().any(|times| is(of(part) * times));
+        parts.iter().filter(is_it).copied().map(TermSlip::Counted).collect()
     };
     let microbatches = parts.iter().filter(|part| part.rank.is_none());
-    let left_out = microbatches.filter(|part| is(all - of(part))).copied().map(Slip::LeftOut);
-    let too_much = counts_too_much(case, term, value).then_some(Slip::CountedTooMuch);
+    let left_out = microbatches.filter(|part| is(all - of(part))).copied().map(TermSlip::LeftOut);
+    let too_much = counts_too_much(case, term, value).then_some(TermSlip::CountedTooMuch);
     // The simplest explanations come first, because some of many products of counts agree by chance.
     let several = counted(&[ranks, steps, ranks * steps]);
     counted(&[1.0]).into_iter().chain(left_out).chain(several).chain(too_much).collect()
 }
 
 /// True if a count divides each microbatch of a term: the count of the microbatch, of its rank, or of the whole step.
-pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize) -> bool {
+pub(super) fn divides_by<'a>(
+    rows: &[MicrobatchTerm<'a>],
+    count: impl Fn(&MicrobatchTerm<'a>) -> usize,
+) -> bool {
     let of_rank = |rank: usize| rows.iter().filter(|it| it.rank == rank).map(&count).sum();
     let of_all: usize = rows.iter().map(&count).sum();
-    let sums: [&dyn Fn(&Row<'a>) -> usize; 3] = [&count, &|row| of_rank(row.rank), &|_| of_all];
-    let has = |row: &Row<'_>, divisor: usize| {
+    let sums: [&dyn Fn(&MicrobatchTerm<'a>) -> usize; 3] =
+        [&count, &|row| of_rank(row.rank), &|_| of_all];
+    let has = |row: &MicrobatchTerm<'_>, divisor: usize| {
         row.term.constants.iter().any(|it| it.divides && it.factor == divisor as f64)
     };
     sums.iter().any(|sum| rows.iter().all(|row| has(row, sum(row))))
@@ -54,14 +58,14 @@ pub(super) fn divides_by<'a>(rows: &[Row<'a>], count: impl Fn(&Row<'a>) -> usize
 
 /// True if a term lacks the mask of another term: it has an element in each place, but is divided by the number of
 /// places in which the other term has one. The sum of its weights is `value` times that of a mean.
-pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
+pub(super) fn lacks_mask(term: &StepTerm<'_>, value: f64) -> bool {
     let places = |it: &LossTerm| it.shape.iter().product::<usize>();
     let is_single = |it: &LossTerm| it.terms == 1;
-    let fills = |row: &Row<'_>| is_single(row.term) && row.elements == places(row.term);
+    let fills = |row: &MicrobatchTerm<'_>| is_single(row.term) && row.elements == places(row.term);
     let first = term.rows.first().filter(|_| term.rows.iter().all(fills));
     let mut others = first.into_iter().flat_map(|row| &row.loss.terms);
     let is_it = |other: &LossTerm| {
-        let of_row = |row: &Row<'_>| -> Option<usize> {
+        let of_row = |row: &MicrobatchTerm<'_>| -> Option<usize> {
             let mut terms = row.loss.terms.iter();
             let found = terms.find(|it| (it.of, &it.name) == (other.of, &other.name))?;
             let is_beside = is_single(found) && places(found) == places(row.term);
@@ -74,25 +78,25 @@ pub(super) fn lacks_mask(term: &Term<'_>, value: f64) -> bool {
 }
 
 /// Returns the parts of a step: its ranks, its microbatches, and the microbatches of each rank.
-fn parts(term: &Term<'_>) -> Vec<Part> {
+fn parts(term: &StepTerm<'_>) -> Vec<StepPart> {
     let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
     let microbatches: BTreeSet<usize> = term.rows.iter().map(|row| row.loss.microbatch).collect();
     let of_rank = ranks.into_iter().map(|rank| (Some(rank), None));
     let of_microbatch = microbatches.into_iter().map(|microbatch| (None, Some(microbatch)));
     let of_both = term.rows.iter().map(|row| (Some(row.rank), Some(row.loss.microbatch)));
     let parts = of_rank.chain(of_microbatch).chain(of_both);
-    parts.map(|(rank, microbatch)| Part { rank, microbatch }).collect()
+    parts.map(|(rank, microbatch)| StepPart { rank, microbatch }).collect()
 }
 
 /// True if a term that is averaged over its elements is divided by a number of elements again. Without that division,
 /// the sum of its weights, which is `value` times that of a mean, is that of means.
-pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+pub(super) fn averages_again(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
-    let tokens = |row: &Row<'_>| -> usize {
+    let tokens = |row: &MicrobatchTerm<'_>| -> usize {
         let terms = row.loss.terms.iter().filter(|it| it.of == TermOf::Tokens);
         terms.map(|it| it.elements).sum()
     };
-    let whole = Part { rank: None, microbatch: None };
+    let whole = StepPart { rank: None, microbatch: None };
     let counts: BTreeSet<usize> = parts(term)
         .into_iter()
         .chain([whole])
@@ -110,7 +114,7 @@ pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bo
             && is_of_elements
             && it.factor > 2.0 * ranks * steps
     };
-    let without = |row: &Row<'_>| -> Option<f64> {
+    let without = |row: &MicrobatchTerm<'_>| -> Option<f64> {
         let divisor = row.term.constants.iter().find(is_count)?;
         Some(row.total * divisor.factor)
     };
@@ -123,7 +127,7 @@ pub(super) fn averages_again(case: &Case<'_>, term: &Term<'_>, value: f64) -> bo
 }
 
 /// True if a term that only some microbatches or ranks have is divided by the number of all of them.
-pub(super) fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+pub(super) fn in_some(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> bool {
     let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
     let world = case.observed.spec.world_size;
     let share = term.taken as f64 / term.of_turn as f64 * ranks.len() as f64 / world as f64;
@@ -132,7 +136,7 @@ pub(super) fn in_some(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
 
 /// Returns the number that divides a term, if it differs from the number of the term's microbatches; otherwise
 /// `None`.
-pub(super) fn other_count(term: &Term<'_>, value: f64) -> Option<usize> {
+pub(super) fn other_count(term: &StepTerm<'_>, value: f64) -> Option<usize> {
     let constants = term.rows.first().into_iter().flat_map(|row| &row.term.constants);
     let mut counts = constants.filter(|it| it.divides && it.kind == ConstantKind::Int);
     let taken = term.taken as f64;
@@ -144,20 +148,21 @@ pub(super) fn other_count(term: &Term<'_>, value: f64) -> Option<usize> {
 }
 
 /// True if a loss is divided by a count that depends on the data and is larger than the number of its target tokens.
-fn counts_too_much(case: &Case<'_>, term: &Term<'_>, value: f64) -> bool {
+fn counts_too_much(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> bool {
     let divisor = term.elements() as f64 / value;
     let error = divisor * bounds::COUNT;
     let is_count = (divisor - divisor.round()).abs() <= error;
     let is_exact = error < 0.1 && case.observed.spec.dtype == Dtype::Fp32;
     // A trainer's own count is not the script's fault: that of Hugging Face includes the first token of each sample.
-    let by_tensor =
-        |row: &Row<'_>| row.term.constants.iter().any(|it| is_data(it) && it.by.is_none());
+    let by_tensor = |row: &MicrobatchTerm<'_>| {
+        row.term.constants.iter().any(|it| is_data(it) && it.by.is_none())
+    };
     let is_more = 0.5 < value && value < 1.0 - slack(case);
     is_more && is_count && is_exact && term.rows.iter().all(by_tensor)
 }
 
 /// True for a term of target tokens with equal weights.
-fn is_of_like_tokens(term: &Term<'_>) -> bool {
+fn is_of_like_tokens(term: &StepTerm<'_>) -> bool {
     let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
     let (least, most) = (weights().fold(f64::MAX, f64::min), weights().fold(f64::MIN, f64::max));
     let is_weighted = term.rows.iter().any(|row| row.term.weighted);

@@ -1,9 +1,9 @@
-//! The law that the weights of a term's elements follow.
+//! The law by which the elements of a term of the loss are weighted, such as a mean over tokens.
 
 use std::collections::BTreeMap;
 
-use super::super::bounds;
-use super::{Row, Term};
+use super::{MicrobatchTerm, StepTerm};
+use crate::bounds;
 use zprobe_model::spec::{Dtype, RunSpec, Weighting};
 use zprobe_model::trace::{ConstantKind, TermOf};
 use zprobe_report::words::{abridged, counted, weight_text};
@@ -29,7 +29,7 @@ pub enum Law {
     None,
 }
 
-/// The microbatches that weigh more or less than the others.
+/// The microbatches whose elements weigh more or less than those of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Odd {
     /// These microbatches on every rank.
@@ -62,7 +62,7 @@ impl Odd {
 
 /// The weights of a term's elements in one step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Weights {
+pub struct ElementWeights {
     /// The law that the weights follow.
     pub law: Law,
     /// True if every sample weighs the same; `None` if samples cannot be told apart.
@@ -76,7 +76,7 @@ pub struct Weights {
 }
 
 /// Reads the law of a term; `None` if the term has no elements.
-pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
+pub fn read(spec: &RunSpec, term: &StepTerm<'_>) -> Option<ElementWeights> {
     let rows = &term.rows;
     let mean = term.total() / term.elements() as f64;
     let mean =
@@ -86,9 +86,9 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
     let slack = slack(spec);
     let counts = || rows.iter().map(|row| row.elements);
     let is_any = counts().min() == counts().max();
-    let is_even = |row: &Row<'_>| alike([row.term.least, row.term.most], slack);
+    let is_even = |row: &MicrobatchTerm<'_>| alike([row.term.least, row.term.most], slack);
     let even = rows.iter().all(is_even);
-    let total = |row: &Row<'_>| row.total;
+    let total = |row: &MicrobatchTerm<'_>| row.total;
     let by_samples = is_of_samples(rows, slack);
     let law = if alike(rows.iter().flat_map(|row| [row.term.least, row.term.most]), slack) {
         Law::Token
@@ -111,7 +111,7 @@ pub fn read(spec: &RunSpec, term: &Term<'_>) -> Option<Weights> {
     } else {
         graded(rows, slack).map_or(Law::None, Law::Graded)
     };
-    Some(Weights { law, by_samples, is_any, least, most })
+    Some(ElementWeights { law, by_samples, is_any, least, most })
 }
 
 /// The largest difference of two equal weights, as a share of one of them.
@@ -130,28 +130,31 @@ fn alike(numbers: impl IntoIterator<Item = f64>, slack: f64) -> bool {
 }
 
 /// Returns the sums over the ranks, by microbatch.
-fn by_microbatch(rows: &[Row<'_>], number: impl Fn(&Row<'_>) -> f64) -> Vec<f64> {
+fn by_microbatch(
+    rows: &[MicrobatchTerm<'_>],
+    number: impl Fn(&MicrobatchTerm<'_>) -> f64,
+) -> Vec<f64> {
     sums(rows, |row| row.loss.microbatch, number)
 }
 
 /// Returns the sums over the microbatches, by rank.
-fn by_rank(rows: &[Row<'_>], number: impl Fn(&Row<'_>) -> f64) -> Vec<f64> {
+fn by_rank(rows: &[MicrobatchTerm<'_>], number: impl Fn(&MicrobatchTerm<'_>) -> f64) -> Vec<f64> {
     sums(rows, |row| row.rank, number)
 }
 
 fn sums(
-    rows: &[Row<'_>],
-    place: impl Fn(&Row<'_>) -> usize,
-    number: impl Fn(&Row<'_>) -> f64,
+    rows: &[MicrobatchTerm<'_>],
+    place: impl Fn(&MicrobatchTerm<'_>) -> usize,
+    number: impl Fn(&MicrobatchTerm<'_>) -> f64,
 ) -> Vec<f64> {
     grouped(rows, place, number).into_values().map(|group| group.iter().sum()).collect()
 }
 
-/// Groups the numbers of rows by place.
+/// Groups a number of each microbatch by `place`, which is the rank or the index of the microbatch.
 fn grouped(
-    rows: &[Row<'_>],
-    place: impl Fn(&Row<'_>) -> usize,
-    number: impl Fn(&Row<'_>) -> f64,
+    rows: &[MicrobatchTerm<'_>],
+    place: impl Fn(&MicrobatchTerm<'_>) -> usize,
+    number: impl Fn(&MicrobatchTerm<'_>) -> f64,
 ) -> BTreeMap<usize, Vec<f64>> {
     let mut groups = BTreeMap::<usize, Vec<f64>>::new();
     for row in rows {
@@ -160,8 +163,13 @@ fn grouped(
     groups
 }
 
-/// True if elements of rows in the same place weigh the same, and some place has several rows.
-fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> bool {
+/// True if the elements of all microbatches in the same `place` weigh the same, and some place has several
+/// microbatches.
+fn is_by(
+    rows: &[MicrobatchTerm<'_>],
+    slack: f64,
+    place: impl Fn(&MicrobatchTerm<'_>) -> usize,
+) -> bool {
     let groups = grouped(rows, place, |row| row.term.most);
     groups.values().any(|group| group.len() > 1)
         && groups.into_values().all(|group| alike(group, slack))
@@ -169,7 +177,7 @@ fn is_by(rows: &[Row<'_>], slack: f64, place: impl Fn(&Row<'_>) -> usize) -> boo
 
 /// True if each rank divided by its own number of elements, or by a number with up to one more for each sample: the
 /// first token of a sample is a label but never a target.
-fn is_of_ranks(rows: &[Row<'_>], slack: f64) -> bool {
+fn is_of_ranks(rows: &[MicrobatchTerm<'_>], slack: f64) -> bool {
     let totals = by_rank(rows, |row| row.total);
     let elements = by_rank(rows, |row| row.elements as f64);
     let samples = by_rank(rows, |row| row.loss.samples.unwrap_or(0) as f64);
@@ -191,8 +199,8 @@ fn counts_first(ranks: &[(f64, f64, f64)], factor: f64) -> bool {
 
 /// True if the loss of some microbatch was multiplied by a tensor that differs between microbatches: a weight that
 /// the script gives the sample.
-fn has_own_weights(rows: &[Row<'_>]) -> bool {
-    let of_row = |row: &Row<'_>| -> Vec<u64> {
+fn has_own_weights(rows: &[MicrobatchTerm<'_>]) -> bool {
+    let of_row = |row: &MicrobatchTerm<'_>| -> Vec<u64> {
         let tensors = row.term.constants.iter();
         let tensors = tensors.filter(|it| it.kind == ConstantKind::Tensor && !it.divides);
         tensors.map(|it| it.factor.to_bits()).collect()
@@ -203,10 +211,10 @@ fn has_own_weights(rows: &[Row<'_>]) -> bool {
 
 /// Returns the weights of the microbatches as multiples of the first one's, by element or as a whole. `None` if the
 /// ranks disagree. A single rank confirms nothing, so that only the weights of a running mean are accepted there.
-fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
-    let of_element = |row: &Row<'_>| row.total / row.elements as f64;
-    let of_row = |row: &Row<'_>| row.total;
-    let numbers: [&dyn Fn(&Row<'_>) -> f64; 2] = [&of_element, &of_row];
+fn graded(rows: &[MicrobatchTerm<'_>], slack: f64) -> Option<Vec<f64>> {
+    let of_element = |row: &MicrobatchTerm<'_>| row.total / row.elements as f64;
+    let of_row = |row: &MicrobatchTerm<'_>| row.total;
+    let numbers: [&dyn Fn(&MicrobatchTerm<'_>) -> f64; 2] = [&of_element, &of_row];
     numbers.into_iter().find_map(|number| {
         let places = grouped(rows, |row| row.loss.microbatch, number);
         let first = *places.values().next()?.first()?;
@@ -221,10 +229,10 @@ fn graded(rows: &[Row<'_>], slack: f64) -> Option<Vec<f64>> {
 }
 
 /// Returns the microbatches that do not follow the law of all others, and the multiple that they weigh.
-fn odd(rows: &[Row<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
-    let of_element = |row: &Row<'_>| row.total / row.elements as f64;
-    let of_row = |row: &Row<'_>| row.total;
-    let of_sample = |row: &Row<'_>| row.total / row.loss.samples.unwrap_or(1) as f64;
+fn odd(rows: &[MicrobatchTerm<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
+    let of_element = |row: &MicrobatchTerm<'_>| row.total / row.elements as f64;
+    let of_row = |row: &MicrobatchTerm<'_>| row.total;
+    let of_sample = |row: &MicrobatchTerm<'_>| row.total / row.loss.samples.unwrap_or(1) as f64;
     let has_samples = rows.iter().all(|row| row.loss.samples.is_some());
     let mut numbers: Vec<Vec<f64>> = Vec::new();
     if even {
@@ -241,7 +249,7 @@ fn odd(rows: &[Row<'_>], even: bool, slack: f64) -> Option<(Odd, f64)> {
 }
 
 fn odd_of(
-    rows: &[Row<'_>],
+    rows: &[MicrobatchTerm<'_>],
     numbers: &[f64],
     is_by_element: bool,
     slack: f64,
@@ -267,7 +275,7 @@ fn odd_of(
         return (usual > 2 || has_as_many)
             .then(|| (Odd::One(rows[only].rank, rows[only].loss.microbatch), times));
     }
-    let which = |place: fn(&Row<'_>) -> usize| -> Option<Vec<usize>> {
+    let which = |place: fn(&MicrobatchTerm<'_>) -> usize| -> Option<Vec<usize>> {
         let mut members: Vec<usize> = odd.iter().map(|&at| place(&rows[at])).collect();
         members.sort_unstable();
         members.dedup();
@@ -283,12 +291,13 @@ fn odd_of(
 
 /// True if all elements of each sample share one weight; `None` if that is unknown. Adjacent elements of equal weight
 /// are one sample or several.
-fn is_of_samples(rows: &[Row<'_>], slack: f64) -> Option<bool> {
+fn is_of_samples(rows: &[MicrobatchTerm<'_>], slack: f64) -> Option<bool> {
     if rows.iter().any(|row| row.term.runs.is_empty()) {
         return None;
     }
     let samples_are_alike = || {
-        let of_sample = |row: &Row<'_>| row.loss.samples.map(|samples| row.total / samples as f64);
+        let of_sample =
+            |row: &MicrobatchTerm<'_>| row.loss.samples.map(|samples| row.total / samples as f64);
         let known: Option<Vec<f64>> = rows.iter().map(of_sample).collect();
         known.is_none_or(|known| alike(known, slack))
     };
@@ -312,7 +321,7 @@ fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
     samples.any(|sample| runs().all(|run| fits(sample, run)))
 }
 
-impl Weights {
+impl ElementWeights {
     /// Returns the name of the unit that weighs the same in the whole step: an element (`noun`), a sample or a
     /// microbatch. `None` if there is no such unit.
     pub fn unit<'a>(&self, noun: &'a str) -> Option<&'a str> {

@@ -1,4 +1,4 @@
-//! The loss of a user's script: the weight of each element of each of its terms in the update.
+//! The loss of a user's script: the weight that each element of each term of the loss has in the update.
 //!
 //! The weight of an element in the update is its weight in the loss that goes backward, times the factor of all
 //! gradients on their way to the optimizer. [`law`] tells which elements weigh the same, [`scale`] judges the sum of
@@ -13,25 +13,26 @@ pub mod slip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Case, bounds};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::trace::{LossTerm, LossWeighed, TermOf};
 use zprobe_report::MicrobatchTokens;
 
 /// One term of the loss in one step: its elements in all microbatches of all ranks.
 #[derive(Clone, Debug)]
-pub struct Term<'a> {
+pub struct StepTerm<'a> {
     /// The index of the optimizer step.
     pub step: usize,
     /// The index of the term in the loss.
     pub number: usize,
-    /// The microbatches that have the term.
-    pub rows: Vec<Row<'a>>,
+    /// The term in each microbatch that has it.
+    pub rows: Vec<MicrobatchTerm<'a>>,
     /// The number of microbatches with the term, on the rank that has most of them.
     pub taken: usize,
-    /// The number of microbatches with the term in a full window.
+    /// The number of microbatches with the term in a full accumulation window.
     pub full: usize,
-    /// The number of microbatches in the optimizer's turn that the term belongs to, on the rank with most of them.
-    /// Microbatches without the term count too.
+    /// The number of microbatches, with or without the term, in the same turn of an optimizer, on the rank with most
+    /// of them.
     pub of_turn: usize,
     /// The sum of the weights in the backward of all terms of this kind, if several lines of the script each have
     /// one; otherwise `None`.
@@ -42,7 +43,7 @@ pub struct Term<'a> {
 
 /// One term of the loss in one microbatch.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
+pub struct MicrobatchTerm<'a> {
     /// The rank of the microbatch.
     pub rank: usize,
     /// The loss of the microbatch.
@@ -55,8 +56,9 @@ pub struct Row<'a> {
     pub total: f64,
 }
 
-/// The turn of the optimizers and the kind, name and number of a term, by which it is found in other microbatches.
-type Key<'a> = (usize, TermOf, &'a str, usize);
+/// The key by which the same term is found in other microbatches: the turn of the optimizers, and the kind, name and
+/// number of the term.
+type TermKey<'a> = (usize, TermOf, &'a str, usize);
 
 /// Iterates over the steps whose losses are examined: all steps of the script, including the first one.
 fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
@@ -64,17 +66,18 @@ fn steps(case: &Case<'_>) -> impl Iterator<Item = usize> {
     ended.into_iter()
 }
 
-/// Returns the terms of the loss in a step. Empty if the loss of some microbatch was not read, or if the step has
-/// microbatches without a code.
-pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
+/// Returns the terms of the loss in a step. Empty if the loss of some microbatch was not read, or if the step has more
+/// microbatches than the run has codes for.
+pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<StepTerm<'a>> {
     let observed = &case.observed;
     let ga = observed.spec.gradient_accumulation_steps;
-    let mut terms: BTreeMap<Key<'a>, Vec<Row<'a>>> = BTreeMap::new();
+    let mut terms: BTreeMap<TermKey<'a>, Vec<MicrobatchTerm<'a>>> = BTreeMap::new();
     let mut taken = 0;
     let mut of_turns: BTreeMap<usize, usize> = BTreeMap::new();
     for (rank, count) in observed.microbatches(step).into_iter().enumerate() {
         let of_rank = observed.script.losses.get(&(step, rank)).into_iter().flatten();
-        let is_due = |microbatch| !observed.set_aside.contains_key(&(step, rank, microbatch));
+        let is_due =
+            |microbatch| !observed.script.set_aside.contains_key(&(step, rank, microbatch));
         let due: Vec<_> = of_rank.filter(|loss| is_due(loss.microbatch)).collect();
         let wanted = (0..count).filter(|microbatch| is_due(*microbatch)).count();
         let of_step = observed.script.ended.get(&(step, rank)).copied().unwrap_or(count);
@@ -94,7 +97,13 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
                 let key = (loss.turn, term.of, term.name.as_str(), *number);
                 *number += 1;
                 let (elements, total) = (term.elements, term.total);
-                terms.entry(key).or_default().push(Row { rank, loss, term, elements, total });
+                terms.entry(key).or_default().push(MicrobatchTerm {
+                    rank,
+                    loss,
+                    term,
+                    elements,
+                    total,
+                });
             }
         }
     }
@@ -105,15 +114,15 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     // Ranks that split the model among them see the same elements.
     let copies = observed.spec.world_size as f64 / observed.replicas() as f64;
     let factor = factor.map(|factor| factor / copies);
-    let whole = |mut rows: Vec<Row<'a>>| {
+    let whole = |mut rows: Vec<MicrobatchTerm<'a>>| {
         without_zeros(&mut rows);
         let own = most_of_a_rank(&rows);
         let full = own.max(longest * own / taken.max(1));
         let turn = rows.first().map_or(0, |row| row.loss.turn);
         let of_turn = of_turns.get(&turn).copied().unwrap_or(own);
-        Term { step, number: 0, taken: own, full, of_turn, of_all_lines: None, rows, factor }
+        StepTerm { step, number: 0, taken: own, full, of_turn, of_all_lines: None, rows, factor }
     };
-    let mut terms: Vec<Term<'a>> =
+    let mut terms: Vec<StepTerm<'a>> =
         terms.into_values().flat_map(|rows| whole(rows).by_line()).collect();
     for (number, term) in terms.iter_mut().enumerate() {
         term.number = number;
@@ -121,11 +130,11 @@ pub fn terms<'a>(case: &Case<'a>, step: usize) -> Vec<Term<'a>> {
     terms
 }
 
-/// Removes the elements of products that the script multiplies by 0, if the script divides by the number of the
-/// others. Otherwise these elements just happen to weigh nothing.
-fn without_zeros(rows: &mut [Row<'_>]) {
-    let there = |row: &Row<'_>| row.term.nonzero.unwrap_or(row.term.elements);
-    let is_even = |row: &Row<'_>| row.term.least == row.term.most;
+/// Removes the elements that the script multiplies by 0, if the script divides by the number of the other elements:
+/// such a product is a mask. Otherwise these elements just happen to weigh nothing.
+fn without_zeros(rows: &mut [MicrobatchTerm<'_>]) {
+    let there = |row: &MicrobatchTerm<'_>| row.term.nonzero.unwrap_or(row.term.elements);
+    let is_even = |row: &MicrobatchTerm<'_>| row.term.least == row.term.most;
     let has_zeros = rows.iter().any(|row| row.term.nonzero.is_some());
     if has_zeros && rows.iter().all(is_even) && counts::divides_by(rows, there) {
         for row in rows {
@@ -135,16 +144,16 @@ fn without_zeros(rows: &mut [Row<'_>]) {
     }
 }
 
-/// Returns the terms of the loss by step; the recorded steps are the last ones.
-pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<Term<'a>>> {
+/// Returns the terms of the loss by step, including the steps before the recorded ones.
+pub fn by_step<'a>(case: &Case<'a>) -> BTreeMap<usize, Vec<StepTerm<'a>>> {
     steps(case)
         .map(|step| (step, terms(case, step)))
         .filter(|(_, terms)| !terms.is_empty())
         .collect()
 }
 
-/// The number of rows on the rank that has most of them.
-fn most_of_a_rank(rows: &[Row<'_>]) -> usize {
+/// The number of microbatches with the term on the rank that has most of them.
+fn most_of_a_rank(rows: &[MicrobatchTerm<'_>]) -> usize {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     for row in rows {
         *counts.entry(row.rank).or_default() += 1;
@@ -152,11 +161,11 @@ fn most_of_a_rank(rows: &[Row<'_>]) -> usize {
     counts.into_values().max().unwrap_or(0)
 }
 
-impl<'a> Term<'a> {
+impl<'a> StepTerm<'a> {
     /// Splits the term by the line of the script whose backward it is in, if each line has the same number of
     /// microbatches: separate losses, or branches of one accumulation. Otherwise returns the term itself.
     fn by_line(self) -> Vec<Self> {
-        let mut lines: BTreeMap<Option<&str>, Vec<Row<'a>>> = BTreeMap::new();
+        let mut lines: BTreeMap<Option<&str>, Vec<MicrobatchTerm<'a>>> = BTreeMap::new();
         for row in &self.rows {
             lines.entry(row.loss.at.as_deref()).or_default().push(*row);
         }
@@ -166,9 +175,9 @@ impl<'a> Term<'a> {
         }
         let of_all_lines = Some(self.total());
         let count = lines.len();
-        let part = |rows: Vec<Row<'a>>| {
+        let part = |rows: Vec<MicrobatchTerm<'a>>| {
             let taken = most_of_a_rank(&rows);
-            Term {
+            StepTerm {
                 rows,
                 taken,
                 full: self.full.div_ceil(count),
@@ -185,7 +194,7 @@ impl<'a> Term<'a> {
         self.rows.first().map_or(TermOf::Elements, |row| row.term.of)
     }
 
-    /// The name of one element, for messages.
+    /// The name of one element of the term, for messages.
     pub fn noun(&self) -> &'static str {
         match self.of() {
             TermOf::Tokens => "target token",
@@ -207,10 +216,19 @@ impl<'a> Term<'a> {
         own.find_map(|it| it.at.as_deref())
     }
 
+    /// Names the lines of the script at which the loss of the term goes backward; `None` if they were not seen.
+    pub fn backward_lines(&self) -> Option<String> {
+        let mut lines: Vec<&str> =
+            self.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        (!lines.is_empty()).then(|| format!("backward at {}", lines.join(", ")))
+    }
+
     /// The sum of the weights of all elements in the backward. A penalty on parameters, which has the same elements
     /// in each microbatch, counts one element per microbatch.
     pub fn total(&self) -> f64 {
-        let of_row = |row: &Row<'_>| match self.of() {
+        let of_row = |row: &MicrobatchTerm<'_>| match self.of() {
             TermOf::Parameters => row.total / row.elements as f64,
             _ => row.total,
         };
@@ -225,7 +243,7 @@ impl<'a> Term<'a> {
     /// True if microbatches differ only in their divisors: the script gives elements no weights of their own, and
     /// multiplies all microbatches by the same numbers.
     pub fn is_divided_alone(&self) -> bool {
-        let factor = |row: &Row<'_>| -> f64 {
+        let factor = |row: &MicrobatchTerm<'_>| -> f64 {
             let constants = row.term.constants.iter().filter(|it| !it.divides);
             constants.map(|it| it.factor).product()
         };
@@ -242,7 +260,7 @@ impl<'a> Term<'a> {
 }
 
 /// Returns the term that stands for the loss: the first one with target tokens, or else the first one.
-pub fn main<'t, 'a>(terms: &'t [Term<'a>]) -> Option<&'t Term<'a>> {
+pub fn main<'t, 'a>(terms: &'t [StepTerm<'a>]) -> Option<&'t StepTerm<'a>> {
     terms.iter().find(|term| term.of() == TermOf::Tokens).or(terms.first())
 }
 
@@ -250,8 +268,8 @@ pub fn main<'t, 'a>(terms: &'t [Term<'a>]) -> Option<&'t Term<'a>> {
 /// most.
 pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
     let recorded = case.observed.spec.recorded_steps();
-    let all: Vec<Vec<Term<'_>>> = recorded.map(|step| terms(case, step)).collect();
-    let spread = |term: &Term<'_>| {
+    let all: Vec<Vec<StepTerm<'_>>> = recorded.map(|step| terms(case, step)).collect();
+    let spread = |term: &StepTerm<'_>| {
         let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
         weights().fold(f64::MIN, f64::max) / weights().fold(f64::MAX, f64::min)
     };
@@ -264,7 +282,7 @@ pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
     }
     let total = term.total();
     let mean = total / term.elements() as f64;
-    let row = |row: &Row<'_>| MicrobatchTokens {
+    let row = |row: &MicrobatchTerm<'_>| MicrobatchTokens {
         step: term.step,
         rank: row.rank,
         microbatch: row.loss.microbatch,

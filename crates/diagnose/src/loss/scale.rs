@@ -1,34 +1,34 @@
-//! The sum of the weights of a term's elements, and the slip that explains a sum other than that of a mean.
+//! The sum of the weights of a term's elements, and the mistake that explains a sum other than that of a mean.
 //!
 //! A mean has the sum 1. The script's own constants (such as the coefficient of an auxiliary loss, or the squared
 //! temperature of a distillation) are nodes between the loss and its elements. Only the part of the sum that they do
 //! not explain is judged.
 
-use super::super::Case;
-use super::super::bounds;
 use super::constants::{
     certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
     products,
 };
 use super::counts::{averages_again, in_some, lacks_mask, other_count, other_elements};
-use super::slip::Slip;
-use super::{Row, Term};
+use super::slip::TermSlip;
+use super::{MicrobatchTerm, StepTerm};
+use crate::bounds;
+use crate::case::Case;
 use zprobe_model::spec::{Dtype, Scale};
 use zprobe_model::trace::{LossConstant, TermOf};
 
-/// The largest difference, as a logarithm, between a sum of weights and the sum expected from a slip that the
+/// The largest difference, as a logarithm, between a sum of weights and the sum to which a mistake leads that the
 /// constants of the loss show.
 const NEARLY: f64 = 0.35;
 
 /// The judgement of a sum of weights.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Sum {
+pub enum SumVerdict {
     /// The sum is that of a mean.
     Mean,
     /// The loss is a sum without a division.
     Plain,
-    /// The sum is this multiple of a mean's, because of the slip.
-    Off(f64, Slip),
+    /// The sum is this multiple of a mean's, because of this mistake.
+    Off(f64, TermSlip),
     /// The window is short, but was divided like a full one: (its microbatches, microbatches of a full window).
     Partial(usize, usize),
     /// The sum is this multiple of a mean's: it covers padding, but is divided by the number of places in another
@@ -43,30 +43,35 @@ pub enum Sum {
 
 /// Judges the sums of the weights of all terms of a loss.
 ///
-/// One slip of the whole loss is more likely than a slip of some of its terms. A number of microbatches or ranks
-/// among the script's own constants can hide the slip in the other terms.
-pub fn judge_all(case: &Case<'_>, terms: &[Term<'_>]) -> Vec<Sum> {
-    let sums: Vec<Sum> = terms.iter().map(|term| judge(case, term)).collect();
-    let is_of_all = |slip: Slip| {
+/// A mistake about the whole loss is more likely than one about some of its terms. A number of microbatches or ranks
+/// among the script's own constants can hide the mistake in the other terms.
+pub fn judge_all(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Vec<SumVerdict> {
+    let sums: Vec<SumVerdict> = terms.iter().map(|term| judge(case, term)).collect();
+    let is_of_all = |slip: TermSlip| {
         terms.iter().zip(&sums).all(|(term, sum)| match sum {
-            Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_) => true,
-            Sum::Off(_, other) if *other == slip => !lacks(case, term, slip),
+            SumVerdict::Unknown
+            | SumVerdict::Plain
+            | SumVerdict::Unmasked(_)
+            | SumVerdict::Unexplained(_) => true,
+            SumVerdict::Off(_, other) if *other == slip => !lacks(case, term, slip),
             _ => may_have(case, term, slip),
         })
     };
     let whole = sums.iter().find_map(|sum| match sum {
-        Sum::Off(value, slip) if is_of_all(*slip) => Some((*value, *slip)),
+        SumVerdict::Off(value, slip) if is_of_all(*slip) => Some((*value, *slip)),
         _ => None,
     });
     let of_all = |sum| match (whole, sum) {
-        (Some((value, slip)), Sum::Mean | Sum::Off(..)) => Sum::Off(value, slip),
+        (Some((value, slip)), SumVerdict::Mean | SumVerdict::Off(..)) => {
+            SumVerdict::Off(value, slip)
+        }
         (_, sum) => sum,
     };
     sums.into_iter().map(of_all).collect()
 }
 
-/// True if a slip may lead to the sum of a term, after division by some of the script's own constants.
-fn may_have(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
+/// True if a mistake may lead to the sum of a term, after division by some of the script's own constants.
+fn may_have(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let slips = slips(case, term);
     let wanted = slips.iter().find(|(it, _)| *it == slip).map(|(_, wanted)| *wanted);
     let total = term.in_update().map(f64::abs);
@@ -77,39 +82,39 @@ fn may_have(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> bool {
 }
 
 /// Judges the sum of the weights of one term, without regard to the other terms.
-pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
+pub fn judge(case: &Case<'_>, term: &StepTerm<'_>) -> SumVerdict {
     let demanded = case.observed.spec.script().map_or(Scale::Mean, |script| script.scale);
     let Some(total) = term.in_update().map(f64::abs).filter(|it| *it > 0.0) else {
-        return Sum::Unknown;
+        return SumVerdict::Unknown;
     };
     if term.of() == TermOf::Hidden {
-        return Sum::Unknown;
+        return SumVerdict::Unknown;
     }
     let free = own_constants(case, term);
     let own: f64 = certain(case, term, &free).iter().product();
     let value = total / own / means(term);
     let slips = slips(case, term);
-    let off = |(value, slip): (f64, Slip)| {
-        if slip.is_meant(demanded) { Sum::Mean } else { Sum::Off(value, slip) }
+    let off = |(value, slip): (f64, TermSlip)| {
+        if slip.is_meant(demanded) { SumVerdict::Mean } else { SumVerdict::Off(value, slip) }
     };
     let products = products(&free);
     if is_short(case, term, total) {
-        return Sum::Partial(term.taken, term.full);
+        return SumVerdict::Partial(term.taken, term.full);
     }
     if let Some(slip) = beside_others(case, term, value, &slips) {
         return off((value, slip));
     }
     if is_mean(case, term, total, &products) {
-        return Sum::Mean;
+        return SumVerdict::Mean;
     }
     if lacks_mask(term, value) {
-        return Sum::Unmasked(value);
+        return SumVerdict::Unmasked(value);
     }
     if is_plain_sum(term, &free) || is_weighted_sum(term) {
-        return Sum::Plain;
+        return SumVerdict::Plain;
     }
     if term.taken < term.full && is(case, value, term.taken as f64 / term.full as f64) {
-        return Sum::Partial(term.taken, term.full);
+        return SumVerdict::Partial(term.taken, term.full);
     }
     if let Some(found) = by_itself(case, term, total, value, &slips) {
         return off(found);
@@ -117,7 +122,7 @@ pub fn judge(case: &Case<'_>, term: &Term<'_>) -> Sum {
     let distance = |value: &f64| value.ln().abs();
     let sums = products.iter().map(|own| total / own);
     let nearest = sums.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(value);
-    if demanded == Scale::Any { Sum::Mean } else { Sum::Unexplained(nearest) }
+    if demanded == Scale::Any { SumVerdict::Mean } else { SumVerdict::Unexplained(nearest) }
 }
 
 /// True if two sums of weights are equal within the tolerance.
@@ -131,18 +136,19 @@ fn is_nearly(value: f64, wanted: f64) -> bool {
     (value / wanted).ln().abs() <= NEARLY.min(value.ln().abs())
 }
 
-/// True if a loss is divided by the number of its own elements, so that its sum is exact.
-fn is_averaged(term: &Term<'_>) -> bool {
+/// True if a loss is a mean, divided by the number of its own elements. The sum of its weights is then exact, unlike
+/// that of a loss that is divided by an expected count.
+fn is_averaged(term: &StepTerm<'_>) -> bool {
     term.rows.iter().any(|row| row.term.kind.contains("mean"))
 }
 
 /// True if a count that depends on the data divides the loss.
-fn is_counted(term: &Term<'_>) -> bool {
+fn is_counted(term: &StepTerm<'_>) -> bool {
     term.rows.iter().any(|row| row.term.constants.iter().any(is_data))
 }
 
 /// True if a term is divided by the number of microbatches of a full window, although its own window is shorter.
-fn is_short(case: &Case<'_>, term: &Term<'_>, total: f64) -> bool {
+fn is_short(case: &Case<'_>, term: &StepTerm<'_>, total: f64) -> bool {
     let full = term.full as f64;
     let share = term.taken as f64 / full;
     let is_fixed = !is_counted(term) && !is_averaged(term);
@@ -151,7 +157,7 @@ fn is_short(case: &Case<'_>, term: &Term<'_>, total: f64) -> bool {
 }
 
 /// True if a sum is that of a mean, after division by some of the script's own constants.
-fn is_mean(case: &Case<'_>, term: &Term<'_>, total: f64, products: &[f64]) -> bool {
+fn is_mean(case: &Case<'_>, term: &StepTerm<'_>, total: f64, products: &[f64]) -> bool {
     let right = right(term);
     let is_right = |value: f64| right.iter().any(|it| is(case, value, *it));
     let is_mean = |total: f64| products.iter().any(|own| is_right(total / own));
@@ -159,33 +165,35 @@ fn is_mean(case: &Case<'_>, term: &Term<'_>, total: f64, products: &[f64]) -> bo
     is_mean(total) || of_all_lines.is_some_and(is_mean)
 }
 
-/// Returns the slip of a term that shows in comparison with other terms, ranks and microbatches, which have an
+/// Returns the mistake about a term that shows in comparison with other terms, ranks and microbatches: they have an
 /// operation that this term lacks.
 fn beside_others(
     case: &Case<'_>,
-    term: &Term<'_>,
+    term: &StepTerm<'_>,
     value: f64,
-    slips: &[(Slip, f64)],
-) -> Option<Slip> {
+    slips: &[(TermSlip, f64)],
+) -> Option<TermSlip> {
     let mut slips = slips.iter().filter(|(_, wanted)| is(case, value, *wanted));
     let lacking = || slips.find(|(slip, _)| lacks(case, term, *slip)).map(|(slip, _)| *slip);
-    in_some(case, term, value).then_some(Slip::InSome).or_else(lacking)
+    in_some(case, term, value).then_some(TermSlip::InSome).or_else(lacking)
 }
 
-/// Returns the slip that explains the sum of a term, with the multiple of a mean's sum that it leads to.
+/// Returns the mistake that explains the sum of a term without regard to other terms, with the multiple of a mean's
+/// sum to which it leads.
 fn by_itself(
     case: &Case<'_>,
-    term: &Term<'_>,
+    term: &StepTerm<'_>,
     total: f64,
     value: f64,
-    slips: &[(Slip, f64)],
-) -> Option<(f64, Slip)> {
+    slips: &[(TermSlip, f64)],
+) -> Option<(f64, TermSlip)> {
     let slips = || slips.iter().filter(|(_, wanted)| *wanted != 1.0);
     let exact = slips().find(|(_, wanted)| is(case, value, *wanted)).map(|(slip, _)| *slip);
-    let again = || averages_again(case, term, value).then_some(Slip::AveragedAgain);
-    let by_number = exact.or_else(again).or_else(|| other_count(term, value).map(Slip::OtherCount));
+    let again = || averages_again(case, term, value).then_some(TermSlip::AveragedAgain);
+    let by_number =
+        exact.or_else(again).or_else(|| other_count(term, value).map(TermSlip::OtherCount));
     let nearly = || {
-        let is_near = |(slip, wanted): &&(Slip, f64)| {
+        let is_near = |(slip, wanted): &&(TermSlip, f64)| {
             is_nearly(total, *wanted) && is_in_constants(case, term, *slip)
         };
         slips().find(is_near).map(|(slip, _)| *slip)
@@ -202,8 +210,8 @@ fn by_itself(
     by_number.map(|slip| (value, slip)).or_else(|| by_count().map(|slip| (total, slip)))
 }
 
-/// Lists the known slips, each with the sum of weights that it leads to.
-fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
+/// Lists the known mistakes, each with the sum of weights to which it leads.
+fn slips(case: &Case<'_>, term: &StepTerm<'_>) -> Vec<(TermSlip, f64)> {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
     // An average over the ranks shows in the optimizers' input.
@@ -215,31 +223,31 @@ fn slips(case: &Case<'_>, term: &Term<'_>) -> Vec<(Slip, f64)> {
     let over = |wanted: f64| has_factor(term, wanted);
     let is_own = |wanted: f64| count(term, wanted, false) > 0;
     let mut all = vec![
-        (Slip::NotDividedBySteps, steps),
-        (Slip::DividedBySteps, 1.0 / steps),
-        (Slip::NotDividedByRanks, ranks),
-        (Slip::DividedByRanks, 1.0 / ranks),
-        (Slip::NotDividedByEither, steps * ranks),
-        (Slip::DividedByBoth, 1.0 / (steps * ranks)),
-        (Slip::RanksForSteps, ranks / steps),
-        (Slip::StepsForRanks, steps / ranks),
+        (TermSlip::NotDividedBySteps, steps),
+        (TermSlip::DividedBySteps, 1.0 / steps),
+        (TermSlip::NotDividedByRanks, ranks),
+        (TermSlip::DividedByRanks, 1.0 / ranks),
+        (TermSlip::NotDividedByEither, steps * ranks),
+        (TermSlip::DividedByBoth, 1.0 / (steps * ranks)),
+        (TermSlip::RanksForSteps, ranks / steps),
+        (TermSlip::StepsForRanks, steps / ranks),
     ];
     // If there are as many steps as ranks, the constants tell which of the two numbers was used.
     if steps == ranks {
-        let is_other = |slip: Slip| match slip {
-            Slip::DividedBySteps => !is_own(1.0 / steps),
-            Slip::NotDividedBySteps => !average || over(1.0 / steps),
+        let is_other = |slip: TermSlip| match slip {
+            TermSlip::DividedBySteps => !is_own(1.0 / steps),
+            TermSlip::NotDividedBySteps => !average || over(1.0 / steps),
             _ => false,
         };
         all.retain(|(slip, _)| !is_other(*slip));
         let is_known = is_own(1.0 / steps) || !over(1.0 / steps);
-        let divided = all.iter_mut().find(|(slip, _)| *slip == Slip::DividedByRanks);
+        let divided = all.iter_mut().find(|(slip, _)| *slip == TermSlip::DividedByRanks);
         if let Some((slip, _)) = divided.filter(|_| !is_known) {
-            *slip = Slip::DividedByOneOfBoth;
+            *slip = TermSlip::DividedByOneOfBoth;
         }
     }
     if let Some(scale) = scale {
-        all.extend([(Slip::Scaled, scale), (Slip::UnscaledTwice, 1.0 / scale)]);
+        all.extend([(TermSlip::Scaled, scale), (TermSlip::UnscaledTwice, 1.0 / scale)]);
     }
     all
 }
@@ -252,9 +260,10 @@ pub(super) fn slack(case: &Case<'_>) -> f64 {
     }
 }
 
-/// The number of means that a term adds up: the number of terms of its kind, unless these are averaged themselves.
-fn means(term: &Term<'_>) -> f64 {
-    let Some(Row { term, loss, .. }) = term.rows.first() else { return 1.0 };
+/// The number of means that a term adds up: the number of losses of its kind in the backward, unless the script
+/// averages these.
+fn means(term: &StepTerm<'_>) -> f64 {
+    let Some(MicrobatchTerm { term, loss, .. }) = term.rows.first() else { return 1.0 };
     let constants: f64 = term.constants.iter().map(LossConstant::value).product();
     let sum = term.total / (constants * loss.seed);
     let is_sum = (sum.abs() / term.terms as f64 - 1.0).abs() <= bounds::SAME_SCALE;
@@ -263,7 +272,7 @@ fn means(term: &Term<'_>) -> f64 {
 
 /// Lists the sums that are right: that of one mean, of several terms of one kind, of a mean over samples of sums
 /// within each sample, or of a sum over all elements.
-fn right(term: &Term<'_>) -> Vec<f64> {
+fn right(term: &StepTerm<'_>) -> Vec<f64> {
     let mut right = vec![1.0];
     let Some(first) = term.rows.first().map(|row| row.term) else { return right };
     if term.rows.iter().all(|row| row.term.terms == first.terms) {
@@ -281,8 +290,8 @@ fn right(term: &Term<'_>) -> Vec<f64> {
 }
 
 /// True if a loss is a sum that only the script's own constants scale.
-fn is_plain_sum(term: &Term<'_>, own: &[f64]) -> bool {
-    let of_row = |row: &Row<'_>| {
+fn is_plain_sum(term: &StepTerm<'_>, own: &[f64]) -> bool {
+    let of_row = |row: &MicrobatchTerm<'_>| {
         let others =
             row.term.constants.iter().filter(|it| it.value() != 1.0 && !it.is_loss_scale());
         row.term.kind.starts_with("sum")
@@ -293,12 +302,12 @@ fn is_plain_sum(term: &Term<'_>, own: &[f64]) -> bool {
 }
 
 /// True if a loss is a sum whose elements the script weighs itself, so that it may or may not be a mean.
-fn is_weighted_sum(term: &Term<'_>) -> bool {
+fn is_weighted_sum(term: &StepTerm<'_>) -> bool {
     term.rows.iter().all(|row| row.term.weighted && row.term.kind.contains("sum"))
 }
 
-impl Sum {
-    /// True for the sum of a mean, or nearly so, as for a loss that is divided by an expected count.
+impl SumVerdict {
+    /// True for the sum of a mean, or nearly that: a loss that is divided by an expected count is nearly a mean.
     pub fn is_right(&self) -> bool {
         match self {
             Self::Mean => true,

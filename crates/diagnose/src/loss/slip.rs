@@ -1,20 +1,21 @@
-//! Slips that multiply the weights of a whole term, and their names in messages.
+//! The known mistakes (*slips*) that multiply the weights of a whole term of the loss, and their descriptions in
+//! messages.
 
-use super::Row;
+use super::MicrobatchTerm;
 use zprobe_model::spec::Scale;
 
 /// A part of a step: all microbatches of a rank, one microbatch of every rank, or one microbatch of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Part {
+pub struct StepPart {
     /// The rank; `None` for all ranks.
     pub rank: Option<usize>,
     /// The microbatch; `None` for all microbatches.
     pub microbatch: Option<usize>,
 }
 
-impl Part {
-    /// True if the part includes the microbatch of a row.
-    pub fn has(self, row: &Row<'_>) -> bool {
+impl StepPart {
+    /// True if the part includes this microbatch.
+    pub fn has(self, row: &MicrobatchTerm<'_>) -> bool {
         self.rank.is_none_or(|rank| rank == row.rank)
             && self.microbatch.is_none_or(|microbatch| microbatch == row.loss.microbatch)
     }
@@ -30,9 +31,9 @@ impl Part {
     }
 }
 
-/// A slip that multiplies all weights of a term by the same factor.
+/// A mistake that multiplies all weights of a term of the loss by the same factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slip {
+pub enum TermSlip {
     /// The loss is divided by the accumulation steps twice.
     DividedBySteps,
     /// The loss is never divided by the accumulation steps.
@@ -56,7 +57,7 @@ pub enum Slip {
     /// The loss is divided twice by the accumulation steps or by the number of ranks, which are equal.
     DividedByOneOfBoth,
     /// The loss is divided by the number of elements of only a part of the step.
-    Counted(Part),
+    Counted(StepPart),
     /// The loss is averaged over its elements, and divided by a number of elements again.
     AveragedAgain,
     /// The loss is divided by a count that is larger than the number of its elements.
@@ -66,16 +67,16 @@ pub enum Slip {
     /// The term is divided by a number other than that of its microbatches.
     OtherCount(usize),
     /// The loss is divided by a count that leaves out a part of the step.
-    LeftOut(Part),
+    LeftOut(StepPart),
 }
 
-impl Slip {
-    /// True for a division by a number of elements other than those of the loss.
+impl TermSlip {
+    /// True for a division by a number of elements other than that of the elements of the loss.
     pub fn is_count(self) -> bool {
         matches!(self, Self::Counted(_) | Self::CountedTooMuch | Self::LeftOut(_))
     }
 
-    /// True if the slip is intended, because the user demands this scale.
+    /// True if this is no mistake, because the user demands the scale to which it leads.
     pub fn is_meant(self, demanded: Scale) -> bool {
         match demanded {
             Scale::Any => true,
@@ -87,7 +88,7 @@ impl Slip {
         }
     }
 
-    /// Describes what happened to the loss.
+    /// Describes what happened to the loss, for a message.
     pub fn describe(self, steps: usize, ranks: usize) -> String {
         match self {
             Self::DividedBySteps => format!("divided by the accumulation steps ({steps}) twice"),

@@ -1,7 +1,7 @@
 //! The rules: one file each, except for the rules about weights, which share one file.
 //!
 //! A rule looks at a [`Case`] and reports everything that it sees, whether or not another finding explains it.
-//! [`super::causes`] sorts out the explanations.
+//! [`crate::causes`] sorts out the explanations.
 
 mod zp108_unequal_microbatches;
 mod zp109_tokens_unequal;
@@ -43,30 +43,9 @@ mod zp903_protocol_broken;
 mod zp904_digests_disagree;
 mod zp905_repeats_differ;
 
-pub use self::zp1xx_weights::nothing_arrived;
-pub use self::zp601_replicas_disagree::MUST_AGREE;
-use super::Case;
-use super::causes::Sighting;
-use zprobe_report::words::{abridged, by_rank, counted, matrix_text, weight_text};
-use zprobe_report::{Contribution, Finding, RuleCode, Severity};
-
-/// A rule with its check and its documentation.
-pub struct Rule {
-    /// The code of the rule, for example `ZP101`. A code is never reused.
-    pub code: RuleCode,
-    /// The name of the rule, for example `boundary-leak`.
-    pub name: &'static str,
-    /// True if a finding means that the engine crashed or hung.
-    pub crash: bool,
-    /// True if the rule is about state that one step hands on to the next, so that a cause may lie in an earlier
-    /// step.
-    pub is_handed_on: bool,
-    /// The codes of rules whose findings explain those of this rule, in order of preference.
-    pub explained_by: &'static [RuleCode],
-    /// The documentation of the rule, as `zprobe explain` prints it.
-    pub doc: &'static str,
-    check: fn(&Case<'_>, &Rule) -> Vec<Sighting>,
-}
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use zprobe_report::RuleCode;
 
 /// All rules, ordered by code.
 pub const RULES: &[Rule] = &{
@@ -138,71 +117,4 @@ pub fn is_about_repeats(code: RuleCode) -> bool {
 /// True if a finding of this rule means that the engine crashed or hung.
 pub fn is_crash(code: RuleCode) -> bool {
     find(&code).is_some_and(|rule| rule.crash)
-}
-
-impl Rule {
-    /// Creates a finding of this rule with a message and no other content.
-    fn finding(&self, message: String) -> Finding {
-        Finding {
-            code: self.code,
-            name: self.name.to_owned(),
-            severity: Severity::Error,
-            message,
-            step: None,
-            microbatch: None,
-            rank: None,
-            param: None,
-            bucket: None,
-            evidence: Vec::new(),
-            consequences: Vec::new(),
-            known: Vec::new(),
-            limit: None,
-        }
-    }
-}
-
-/// The hint about the origin of a NaN in a run that fills memory with NaN.
-const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
-                      perhaps something reads a buffer, or its padding, before it is written";
-
-/// Describes `sources`, given as (rank, microbatch): as microbatches of every rank if possible, or else one by one.
-fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {
-    let mut microbatches: Vec<usize> = sources.iter().map(|&(_, m)| m).collect();
-    microbatches.sort_unstable();
-    microbatches.dedup();
-    if sources.len() == microbatches.len() * world_size {
-        return format!("{} of every rank", counted("microbatch", &microbatches));
-    }
-    let pairs: Vec<String> =
-        sources.iter().map(|(rank, m)| format!("microbatch {m} of rank {rank}")).collect();
-    abridged(&pairs)
-}
-
-/// Names the lines of the user's code at which the loss of a term goes backward; `None` if they were not seen.
-fn places(term: &super::loss::Term<'_>) -> Option<String> {
-    let mut lines: Vec<&str> = term.rows.iter().filter_map(|row| row.loss.at.as_deref()).collect();
-    lines.sort_unstable();
-    lines.dedup();
-    (!lines.is_empty()).then(|| format!("backward at {}", lines.join(", ")))
-}
-
-/// Iterates over the contributions at a point that are not as planned.
-fn departed<'a>(
-    case: &'a Case<'_>,
-    point: zprobe_model::trace::Point,
-) -> impl Iterator<Item = &'a Contribution> {
-    case.decoded.contributions.iter().filter(move |c| c.point == point && !c.as_planned)
-}
-
-/// Returns the sightings of `in_step` in the recorded steps of a user's script, without a last step in which the
-/// script broke. Empty for runs of zprobe's own model.
-fn in_steps_of_script(
-    case: &Case<'_>,
-    rule: &Rule,
-    in_step: fn(&Case<'_>, &Rule, usize) -> Option<Sighting>,
-) -> Vec<Sighting> {
-    let spec = case.observed.spec;
-    let steps = spec.script().into_iter().flat_map(|_| spec.recorded_steps());
-    let is_over = |step: &usize| case.observed.all_finished() || step + 1 < spec.steps;
-    steps.filter(is_over).filter_map(|step| in_step(case, rule, step)).collect()
 }

@@ -1,9 +1,8 @@
 //! ZP108: ranks take different numbers of microbatches in a step.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::{Rule, in_steps_of_script};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -13,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     is_handed_on: false,
     explained_by: &[],
     doc: include_str!("../../../../docs/rules/ZP108.md"),
-    check: |case, rule| in_steps_of_script(case, rule, in_step),
+    check: |case, rule| rule.in_steps_of_script(case, in_step),
 };
 
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {

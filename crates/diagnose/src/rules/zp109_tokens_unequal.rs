@@ -1,11 +1,10 @@
 //! ZP109: the elements of a loss do not weigh as the user demands, or their weights follow no law.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::law::{self, Law, Weights};
-use super::super::loss::{Term, by_step, main, table};
-use super::super::scope::Scope;
-use super::Rule;
+use crate::case::Case;
+use crate::loss::law::{self, ElementWeights, Law};
+use crate::loss::{StepTerm, by_step, main, table};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::TermOf;
 use zprobe_report::words::{amount, weight_text};
@@ -36,7 +35,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 /// Returns the reason why the law of a term is a finding; `None` if it is none.
-fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting) -> Option<String> {
+fn why(
+    case: &Case<'_>,
+    term: &StepTerm<'_>,
+    weights: &ElementWeights,
+    demanded: Weighting,
+) -> Option<String> {
     if demanded != Weighting::Any {
         return (!weights.is(demanded))
             .then(|| format!("--weighting {demanded} demands something else"));
@@ -59,7 +63,7 @@ fn why(case: &Case<'_>, term: &Term<'_>, weights: &Weights, demanded: Weighting)
 
 /// True if the script has a trainer that divides by the tokens of the whole step.
 fn means_the_step(case: &Case<'_>) -> bool {
-    let engines = case.observed.remarks.values().flat_map(|it| it.engines.iter());
+    let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
     let counts_the_step = engines.into_iter().any(|it| it == "num_items_in_batch");
     counts_the_step && case.observed.spec.gradient_accumulation_steps > 1
 }
@@ -68,8 +72,8 @@ fn finding(
     case: &Case<'_>,
     rule: &Rule,
     step: usize,
-    term: &Term<'_>,
-    weights: &Weights,
+    term: &StepTerm<'_>,
+    weights: &ElementWeights,
     why: &str,
 ) -> Sighting {
     let message = format!("{}; {why}", weights.describe(term.noun()));
@@ -89,7 +93,7 @@ fn finding(
         )
     });
     let mut finding = Finding { evidence: told.collect(), ..rule.finding(message) };
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     let scope = Scope { steps: [step].into_iter().collect(), ..Scope::default() };
     Sighting::one_of(finding, scope)
 }

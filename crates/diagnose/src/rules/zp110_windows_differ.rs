@@ -1,13 +1,12 @@
 //! ZP110: the optimizer steps after other microbatches than it should, or a trainer is set to accumulate over a
 //! different number of microbatches than the optimizer steps after.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::by_step;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, by_rank, counted};
+use crate::case::Case;
+use crate::loss::by_step;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::trace::{ConstantKind, LossConstant, TermOf};
-use zprobe_report::words::amount;
+use zprobe_report::words::{amount, by_rank, counted};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -36,11 +35,11 @@ fn of_engine(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let is_wrong = |step: usize, rank: usize, called: &[usize]| {
         let took_none = called.is_empty();
         called != [ga - 1]
-            && !observed.skipped(step, rank)
+            && !observed.updates.skipped(step, rank)
             && !observed.failed_in(step, rank)
             && (!took_none || case.placement.is_due(&case.plan, step, rank, ga))
     };
-    let all = observed.called.iter();
+    let all = observed.updates.called.iter();
     let wrong: Vec<(usize, usize, &[usize])> = all
         .map(|(&(step, rank), called)| (step, rank, *called))
         .filter(|&(step, rank, called)| is_wrong(step, rank, called))
@@ -72,13 +71,13 @@ fn of_engine(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn of_script(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let taken = observed.spec.gradient_accumulation_steps;
-    let of_all = observed.remarks.iter().flat_map(|(rank, it)| {
+    let of_all = observed.script.remarks.iter().flat_map(|(rank, it)| {
         it.accumulation.iter().map(move |(trainer, set)| (*rank, trainer, *set))
     });
     // A trainer that is set to 1 leaves the accumulation to other code.
     let short = |set: usize| short_windows(case, set);
     // Several losses of a microbatch may go backward, each from its own line.
-    let lines = observed.remarks.values().map(|it| it.backward_at.len()).max().unwrap_or(1);
+    let lines = observed.script.remarks.values().map(|it| it.backward_at.len()).max().unwrap_or(1);
     let is_window = |set: usize| taken == set || taken == set * lines;
     let is_wrong = |set: usize| set > 1 && (!is_window(set) || short(set).is_some());
     let Some((_, trainer, set)) = of_all.clone().find(|(_, _, set)| is_wrong(*set)) else {
@@ -110,7 +109,7 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         .find(|row| row.term.of == TermOf::Tokens)?;
     let constants = &row.term.constants;
     let taken = case.observed.spec.gradient_accumulation_steps;
-    let mut set = case.observed.remarks.values().flat_map(|it| &it.accumulation);
+    let mut set = case.observed.script.remarks.values().flat_map(|it| &it.accumulation);
     let (trainer, _) = set.find(|(_, set)| **set == taken)?;
     let taken = taken as f64;
     let is_other = |it: &&LossConstant| {
@@ -132,8 +131,8 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     Some(Sighting::new(finding, Scope::default()))
 }
 
-/// Returns the first of two consecutive steps with fewer microbatches than a window, and their number. A single short
-/// window may be the last one of an epoch.
+/// Returns the first of two consecutive steps that both have fewer microbatches than `set`, with its number of
+/// microbatches. A single short window may be the last one of an epoch.
 fn short_windows(case: &Case<'_>, set: usize) -> Option<(usize, usize)> {
     let ended = &case.observed.script.ended;
     let is_short =

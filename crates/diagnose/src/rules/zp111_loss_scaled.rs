@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::bounds;
-use super::super::causes::Sighting;
-use super::super::deviation::{Deviation, Pattern};
-use super::super::loss::contract;
-use super::super::loss::counts::other_elements;
-use super::super::loss::law::{self, Law};
-use super::super::loss::scale::{Sum, judge_all};
-use super::super::loss::slip::Slip;
-use super::super::loss::{Term, by_step, main};
-use super::super::scope::Scope;
-use super::Rule;
+use crate::bounds;
+use crate::case::Case;
+use crate::deviation::{Deviation, Pattern};
+use crate::loss::contract;
+use crate::loss::counts::other_elements;
+use crate::loss::law::{self, Law};
+use crate::loss::scale::{SumVerdict, judge_all};
+use crate::loss::slip::TermSlip;
+use crate::loss::{StepTerm, by_step, main};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::words::{abridged, multiple_text};
 use zprobe_report::{Finding, RuleCode};
 
@@ -33,16 +32,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     windows.chain(whole.map(|whole| of_whole(case, rule, &whole))).collect()
 }
 
-/// True for parameters with a weight of their own that cancels the wrong scale of the loss: in their update the loss
-/// weighs what a mean does, and it is wrong for all other parameters.
+/// True if the deviation is no error: these parameters have another factor, which cancels the wrong scale of the loss.
+/// In their update the loss weighs what a mean does, and it is wrong for all other parameters.
 pub(super) fn is_right_for(case: &Case<'_>, deviation: &Deviation) -> bool {
     matches!(deviation.pattern, Pattern::Scaled(_))
         && deviation.params.is_some()
         && slips_of(case).whole.is_some_and(|whole| undoes(case, deviation, whole.value))
 }
 
-/// True if, in every step and in all of their elements, the parameters have the weight that cancels this sum of the
-/// loss.
+/// True if the parameters of a deviation have, in every step and in all of their elements, the weight that cancels
+/// this sum of the loss.
 fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
     let is_it = |it: &Deviation| {
         let makes_up = |weight: f64| (weight * value - 1.0).abs() <= bounds::SAME_SCALE;
@@ -58,22 +57,22 @@ fn undoes(case: &Case<'_>, deviation: &Deviation, value: f64) -> bool {
     is_it(deviation) && deviation.params.iter().flatten().all(is_in_each_step)
 }
 
-/// The slips of a loss: slips of single windows, and the slip of the whole loss.
+/// The mistakes about the scale of a loss: in single windows, and in the whole loss.
 #[derive(Default)]
 struct Slips<'a> {
     /// The windows with fewer microbatches than they are divided by, as (a term, its microbatches, the divisor).
-    windows: Vec<(Term<'a>, usize, usize)>,
-    /// The slip of the whole loss, if there is one.
+    windows: Vec<(StepTerm<'a>, usize, usize)>,
+    /// The mistake about the whole loss, if there is one.
     whole: Option<Whole<'a>>,
 }
 
-/// A slip of the whole loss.
+/// A mistake about the scale of the whole loss.
 struct Whole<'a> {
-    /// The terms of a step that has the slip.
-    terms: Vec<Term<'a>>,
+    /// The terms of the loss in a step with the mistake.
+    terms: Vec<StepTerm<'a>>,
     /// The sum of the weights; 1 for a mean.
     value: f64,
-    slip: Slip,
+    slip: TermSlip,
 }
 
 fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
@@ -83,11 +82,11 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     }
     let steps = by_step(case);
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
-    let mut slips: Vec<Option<(usize, f64, Slip)>> = Vec::new();
+    let mut slips: Vec<Option<(usize, f64, TermSlip)>> = Vec::new();
     for (&step, terms) in &steps {
         let sums = judge_all(case, terms);
         if let Some((taken, of)) = sums.iter().find_map(|sum| match sum {
-            Sum::Partial(taken, of) => Some((*taken, *of)),
+            SumVerdict::Partial(taken, of) => Some((*taken, *of)),
             _ => None,
         }) {
             found.windows.push((terms[0].clone(), taken, of));
@@ -108,56 +107,63 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     found
 }
 
-/// True if the slip is that ranks divide by only their own elements: all weights together are then too large by the
+/// True if the mistake is that ranks divide by only their own elements: all weights together are then too large by the
 /// number of ranks.
-fn is_of_own_ranks(case: &Case<'_>, terms: &[Term<'_>], slip: Slip) -> bool {
+fn is_of_own_ranks(case: &Case<'_>, terms: &[StepTerm<'_>], slip: TermSlip) -> bool {
     let spec = case.observed.spec;
     let law = main(terms).and_then(|term| Some((term, law::read(spec, term)?.law)));
     law.is_some_and(|(term, law)| {
         let are_as_many = term.taken == case.observed.replicas();
-        let is_by_ranks =
-            slip == Slip::NotDividedByRanks || are_as_many && slip == Slip::NotDividedBySteps;
+        let is_by_ranks = slip == TermSlip::NotDividedByRanks
+            || are_as_many && slip == TermSlip::NotDividedBySteps;
         law == Law::Rank && is_by_ranks
     })
 }
 
-/// Returns the slip that explains the sums of all steps; `slips` has (step, sum, likeliest slip).
+/// Returns the mistake that explains the sums of all steps; `slips` has (step, sum, likeliest mistake).
 fn of_all_steps(
     case: &Case<'_>,
-    steps: &BTreeMap<usize, Vec<Term<'_>>>,
-    slips: &[(usize, f64, Slip)],
-) -> Option<Slip> {
+    steps: &BTreeMap<usize, Vec<StepTerm<'_>>>,
+    slips: &[(usize, f64, TermSlip)],
+) -> Option<TermSlip> {
     let first = slips.first()?.2;
     if !slips.iter().all(|(_, _, slip)| slip.is_count()) {
         return slips.iter().all(|(_, _, slip)| *slip == first).then_some(first);
     }
     // A count that agrees by chance does not agree in two steps, as each step has its own counts.
     let values: BTreeSet<u64> = slips.iter().map(|(_, value, _)| value.to_bits()).collect();
-    let possible = |step: &usize, value: f64| -> Vec<Slip> {
+    let possible = |step: &usize, value: f64| -> Vec<TermSlip> {
         let terms = steps.get(step).into_iter().flatten();
         terms.flat_map(|term| other_elements(case, term, value)).collect()
     };
-    let of_steps: Vec<Vec<Slip>> =
+    let of_steps: Vec<Vec<TermSlip>> =
         slips.iter().map(|(step, value, _)| possible(step, *value)).collect();
     let mut of_first = of_steps.first()?.iter().copied();
     of_first.find(|slip| values.len() > 1 && of_steps.iter().all(|it| it.contains(slip)))
 }
 
-/// Returns the slip of all judged terms, with their common sum; `None` if some terms are right or have other slips.
-fn common(sums: &[Sum]) -> Option<(f64, Slip)> {
-    let judged: Vec<&Sum> = sums
+/// Returns the mistake that all judged terms have in common, with their common sum; `None` if some terms are right or
+/// have other mistakes.
+fn common(sums: &[SumVerdict]) -> Option<(f64, TermSlip)> {
+    let judged: Vec<&SumVerdict> = sums
         .iter()
         .filter(|sum| {
-            !matches!(sum, Sum::Unknown | Sum::Plain | Sum::Unmasked(_) | Sum::Unexplained(_))
+            !matches!(
+                sum,
+                SumVerdict::Unknown
+                    | SumVerdict::Plain
+                    | SumVerdict::Unmasked(_)
+                    | SumVerdict::Unexplained(_)
+            )
         })
         .collect();
-    let Sum::Off(value, slip) = judged.first()? else { return None };
+    let SumVerdict::Off(value, slip) = judged.first()? else { return None };
     // A term that is off as much as the others may look nearly right.
-    let is_off = |sum: &Sum| matches!(sum, Sum::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
+    let is_off = |sum: &SumVerdict| matches!(sum, SumVerdict::Unexplained(it) if (it / value - 1.0).abs() <= bounds::SAME_SCALE);
     if sums.iter().any(|sum| sum.is_right() && !is_off(sum)) {
         return None;
     }
-    let is_same = |sum: &&Sum| matches!(sum, Sum::Off(_, other) if other == slip);
+    let is_same = |sum: &&SumVerdict| matches!(sum, SumVerdict::Off(_, other) if other == slip);
     judged.iter().all(is_same).then_some((*value, *slip))
 }
 
@@ -188,13 +194,13 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
                 .to_owned(),
         );
     }
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     finding.evidence.extend(remedy(case, term, slip));
     finding.evidence.extend(effect(case, value));
     Sighting::one_of(finding, Scope::step(term.step))
 }
 
-fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
+fn partial(rule: &Rule, term: &StepTerm<'_>, taken: usize, of: usize) -> Sighting {
     let message = format!(
         "the window of step {} has {taken} of {of} microbatches, but its loss is divided by {of}: it weighs {} times \
          as much as the others",
@@ -202,18 +208,20 @@ fn partial(rule: &Rule, term: &Term<'_>, taken: usize, of: usize) -> Sighting {
         multiple_text(taken as f64 / of as f64),
     );
     let mut finding = Finding { step: Some(term.step), ..rule.finding(message) };
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     Sighting::one_of(finding, Scope::step(term.step))
 }
 
-/// Returns advice that depends on which known trainer divides or should divide; `None` without a known trainer.
-pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<String> {
+/// Returns advice about the division by the accumulation steps, which depends on the trainer; `None` for other
+/// mistakes and unknown trainers.
+pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Option<String> {
     let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
     let own =
         constants().find(|it| it.divides && it.by.is_none() && it.factor == term.taken as f64);
     let at = own.and_then(|it| it.at.clone()).map_or(String::new(), |at| format!(" at {at}"));
     let engines: Vec<&str> = case
         .observed
+        .script
         .remarks
         .values()
         .flat_map(|it| it.engines.iter())
@@ -221,7 +229,7 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
         .collect();
     let has = |name: &str| engines.contains(&name);
     match slip {
-        Slip::DividedBySteps => {
+        TermSlip::DividedBySteps => {
             let already = if has("transformers.Trainer") {
                 "the Trainer divides already"
             } else if has("Lightning") {
@@ -235,13 +243,13 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
             };
             Some(format!("{already}: leave out the division{at}"))
         }
-        Slip::NotDividedBySteps if has("transformers.Trainer") => Some(
+        TermSlip::NotDividedBySteps if has("transformers.Trainer") => Some(
             "where compute_loss accepts num_items_in_batch, the Trainer does not divide: divide the sum by it".to_owned(),
         ),
-        Slip::NotDividedBySteps if has("accelerate") => Some(
+        TermSlip::NotDividedBySteps if has("accelerate") => Some(
             "call accelerator.backward(loss), which divides, or divide by gradient_accumulation_steps".to_owned(),
         ),
-        Slip::NotDividedBySteps if has("DeepSpeed") => {
+        TermSlip::NotDividedBySteps if has("DeepSpeed") => {
             Some("call engine.backward(loss) with its scaling, or divide the loss".to_owned())
         }
         _ => None,
@@ -250,7 +258,7 @@ pub(super) fn remedy(case: &Case<'_>, term: &Term<'_>, slip: Slip) -> Option<Str
 
 /// Describes the effect of a common factor under the optimizer in use.
 fn effect(case: &Case<'_>, value: f64) -> Option<String> {
-    let (_, inner) = case.observed.optimizer?;
+    let (_, inner) = case.observed.software.optimizer?;
     let value = multiple_text(value);
     Some(if inner.contains("SGD") {
         format!(
@@ -258,8 +266,8 @@ fn effect(case: &Case<'_>, value: f64) -> Option<String> {
         )
     } else {
         format!(
-            "{inner} hides a common factor from the loss curve; clipping by norm and epsilon see gradients {value} \
-             times as large"
+            "{inner} cancels a common factor, so that the loss curve does not show it; but norm clipping and epsilon \
+             see gradients {value} times as large"
         )
     })
 }

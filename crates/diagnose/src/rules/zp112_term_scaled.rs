@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::contract;
-use super::super::loss::scale::{Sum, judge_all};
-use super::super::loss::slip::Slip;
-use super::super::loss::{Term, by_step};
-use super::super::scope::Scope;
-use super::Rule;
 use super::zp111_loss_scaled::remedy;
+use crate::case::Case;
+use crate::loss::contract;
+use crate::loss::scale::{SumVerdict, judge_all};
+use crate::loss::slip::TermSlip;
+use crate::loss::{StepTerm, by_step};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::RuleCode;
 use zprobe_report::words::multiple_text;
 
@@ -30,25 +29,25 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let steps = by_step(case);
-    let steps: Vec<&Vec<Term<'_>>> =
+    let steps: Vec<&Vec<StepTerm<'_>>> =
         steps.iter().filter(|(step, _)| recorded.contains(step)).map(|(_, terms)| terms).collect();
     if let Some(sighting) = repeated(case, rule, &steps) {
         return vec![sighting];
     }
-    let mut of_term: BTreeMap<usize, Vec<Sum>> = BTreeMap::new();
+    let mut of_term: BTreeMap<usize, Vec<SumVerdict>> = BTreeMap::new();
     for terms in &steps {
         for (term, sum) in terms.iter().zip(judge_all(case, terms)) {
             of_term.entry(term.number).or_default().push(sum);
         }
     }
-    let slip = |sums: &Vec<Sum>| -> Option<(f64, Slip)> {
-        let Sum::Off(value, slip) = sums.first()? else { return None };
-        let is_same = |sum: &Sum| matches!(sum, Sum::Off(_, other) if other == slip);
+    let slip = |sums: &Vec<SumVerdict>| -> Option<(f64, TermSlip)> {
+        let SumVerdict::Off(value, slip) = sums.first()? else { return None };
+        let is_same = |sum: &SumVerdict| matches!(sum, SumVerdict::Off(_, other) if other == slip);
         sums.iter().all(is_same).then_some((*value, *slip))
     };
-    let is_other = |sums: &Vec<Sum>, slip: Slip| {
+    let is_other = |sums: &Vec<SumVerdict>, slip: TermSlip| {
         sums.iter().all(|sum| match sum {
-            Sum::Off(_, other) => *other != slip,
+            SumVerdict::Off(_, other) => *other != slip,
             sum => sum.is_right(),
         })
     };
@@ -66,10 +65,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 fn sighting(
     case: &Case<'_>,
     rule: &Rule,
-    terms: &[Term<'_>],
-    term: &Term<'_>,
+    terms: &[StepTerm<'_>],
+    term: &StepTerm<'_>,
     value: f64,
-    slip: Slip,
+    slip: TermSlip,
 ) -> Sighting {
     let message = format!(
         "the term {}{} of the loss weighs {} times what a mean does: {}; other terms are right",
@@ -80,14 +79,14 @@ fn sighting(
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     finding.evidence.extend(remedy(case, term, slip));
     Sighting::new(finding, Scope::step(term.step))
 }
 
 /// Reports a term that the loss contains more than once in each microbatch.
-fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<Term<'_>>]) -> Option<Sighting> {
-    let is_repeated = |term: &Term<'_>| term.rows.iter().all(|row| row.term.times > 1);
+fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<StepTerm<'_>>]) -> Option<Sighting> {
+    let is_repeated = |term: &StepTerm<'_>| term.rows.iter().all(|row| row.term.times > 1);
     let terms = steps.first()?;
     let term = terms.iter().find(|term| is_repeated(term))?;
     let message = format!(
@@ -97,6 +96,6 @@ fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<Term<'_>>]) -> Option<Si
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     Some(Sighting::new(finding, Scope::step(term.step)))
 }

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::law::{self, Law, Odd, Weights};
-use super::super::loss::{Term, by_step};
-use super::super::scope::{Extent, Scope};
-use super::{Rule, counted};
+use crate::case::Case;
+use crate::loss::law::{self, ElementWeights, Law, Odd};
+use crate::loss::{StepTerm, by_step};
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::LossWeighed;
 use zprobe_report::RuleCode;
-use zprobe_report::words::{abridged, weight_text};
+use zprobe_report::words::{abridged, counted, weight_text};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP113"),
@@ -36,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     let recorded: Vec<usize> = spec.recorded_steps().collect();
     let steps = by_step(case);
-    let of_step = |(step, terms): (&usize, &Vec<Term<'_>>)| {
+    let of_step = |(step, terms): (&usize, &Vec<StepTerm<'_>>)| {
         let is_recorded = recorded.contains(step);
         terms.iter().filter(|_| is_recorded).find_map(|term| match law::read(spec, term)?.law {
             Law::But(odd, times) => Some(sighting(case, rule, term, &odd, times)),
@@ -58,12 +57,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 fn in_one_step(
     case: &Case<'_>,
     rule: &Rule,
-    steps: &BTreeMap<usize, Vec<Term<'_>>>,
+    steps: &BTreeMap<usize, Vec<StepTerm<'_>>>,
 ) -> Option<Sighting> {
     let spec = case.observed.spec;
-    let terms: Vec<(&Term<'_>, Weights)> =
+    let terms: Vec<(&StepTerm<'_>, ElementWeights)> =
         steps.values().flatten().filter_map(|it| Some((it, law::read(spec, it)?))).collect();
-    let is_recorded = |term: &Term<'_>| spec.recorded_steps().any(|step| step == term.step);
+    let is_recorded = |term: &StepTerm<'_>| spec.recorded_steps().any(|step| step == term.step);
     let mut odd = terms.iter().filter_map(|(term, weights)| match &weights.law {
         Law::But(odd, times) if is_recorded(term) && term.is_divided_alone() => {
             Some((*term, odd, *times))
@@ -71,7 +70,7 @@ fn in_one_step(
         _ => None,
     });
     let (term, odd, times) = odd.next()?;
-    let same = |it: &Term<'_>| (it.number, it.name()) == (term.number, term.name());
+    let same = |it: &StepTerm<'_>| (it.number, it.name()) == (term.number, term.name());
     let others = terms.iter().filter(|(it, _)| it.step != term.step && same(it));
     let units: Vec<_> = others.map(|(it, weights)| weights.unit(it.noun())).collect();
     let unit = (*units.first()?)?;
@@ -122,7 +121,7 @@ fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let is_aside =
-        |step, rank, microbatch| observed.set_aside.contains_key(&(step, rank, microbatch));
+        |step, rank, microbatch| observed.script.set_aside.contains_key(&(step, rank, microbatch));
     let goes_again = |(step, rank): (usize, usize), loss: &LossWeighed| {
         loss.again.iter().any(|it| !is_aside(step, rank, *it))
     };
@@ -152,18 +151,18 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 }
 
 /// Reports microbatches that each weigh a different multiple of the first.
-fn graded(rule: &Rule, term: &Term<'_>, times: &[f64]) -> Sighting {
+fn graded(rule: &Rule, term: &StepTerm<'_>, times: &[f64]) -> Sighting {
     let times: Vec<String> = times.iter().copied().map(weight_text).collect();
     let mut finding = rule.finding(format!(
         "the microbatches of a step weigh {} times as much as the first, on every rank",
         abridged(&times),
     ));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     let scope = Scope { steps: [term.step].into_iter().collect(), ..Scope::default() };
     Sighting::one_of(finding, scope)
 }
 
-fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64) -> Sighting {
+fn sighting(case: &Case<'_>, rule: &Rule, term: &StepTerm<'_>, odd: &Odd, times: f64) -> Sighting {
     let mut finding = rule.finding(odd.weighs(times));
     let ranks = 0..case.observed.spec.world_size;
     let steps = 0..case.observed.spec.gradient_accumulation_steps;
@@ -181,7 +180,7 @@ fn sighting(case: &Case<'_>, rule: &Rule, term: &Term<'_>, odd: &Odd, times: f64
         Odd::One(rank, _) => finding.rank = Some(*rank),
         _ => {}
     }
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     let scope = Scope { steps: [term.step].into_iter().collect(), gradients, ..Scope::default() };
     Sighting::one_of(finding, scope)
 }

@@ -1,9 +1,9 @@
 //! ZP114: the gradient of each microbatch is transformed before the results are added up.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, counted};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
+use zprobe_report::words::counted;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let ga = observed.spec.gradient_accumulation_steps;
-    let all = observed.transformed.iter();
+    let all = observed.script.transformed.iter();
     let wrong: Vec<(usize, usize)> =
         all.filter(|(_, of)| ga > 1 && of.len() == ga).map(|(moment, _)| *moment).collect();
     if wrong.is_empty() {

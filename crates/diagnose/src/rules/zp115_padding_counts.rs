@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::loss::scale::{Sum, judge_all};
-use super::super::loss::{Term, by_step, contract};
-use super::super::scope::{Extent, Scope};
-use super::{Rule, by_rank};
+use crate::case::Case;
+use crate::loss::scale::{SumVerdict, judge_all};
+use crate::loss::{StepTerm, by_step, contract};
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::spec::Weighting;
 use zprobe_model::trace::Filler;
-use zprobe_report::words::{amount, multiple_text, of_all};
+use zprobe_report::words::{amount, by_rank, multiple_text, of_all};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -23,10 +22,10 @@ pub(super) const RULE: Rule = Rule {
     check,
 };
 
-/// The smallest number of rows whose ends the same token fills.
+/// The smallest number of rows of a batch that must end in the same token.
 const ROWS: usize = 3;
 
-/// The largest share of a token's targets that lie elsewhere than at the ends of rows.
+/// The largest share of a padding token's targets that may lie elsewhere than at the ends of rows.
 const ELSEWHERE: f64 = 0.1;
 
 /// The largest share of pairs of other tokens that repeat the same token. Sorted rows and images have runs of any
@@ -44,12 +43,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports a token that is padding and also a target.
 fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let mut fillers: BTreeMap<i64, Vec<Seen<'_>>> = BTreeMap::new();
+    let mut fillers: BTreeMap<i64, Vec<FillerSeen<'_>>> = BTreeMap::new();
     for (&(step, rank), losses) in &case.observed.script.losses {
         let terms = losses.iter().flat_map(|loss| loss.terms.iter().map(move |term| (loss, term)));
         for (loss, term) in terms {
-            let seen =
-                |filler| Seen { rank, at: loss.at.as_deref(), targets: term.elements, filler };
+            let seen = |filler| FillerSeen {
+                rank,
+                at: loss.at.as_deref(),
+                targets: term.elements,
+                filler,
+            };
             let filler = term.filler.iter().filter(|_| step == 0);
             filler.for_each(|it| fillers.entry(it.token).or_default().push(seen(it)));
         }
@@ -62,14 +65,15 @@ fn as_target(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut steps = by_step(case);
     steps.retain(|step, _| case.observed.spec.recorded_steps().any(|it| it == *step));
-    let sum_of = |terms: &[Term<'_>], number: usize| judge_all(case, terms).get(number).cloned();
+    let sum_of =
+        |terms: &[StepTerm<'_>], number: usize| judge_all(case, terms).get(number).cloned();
     let is_unmasked = |number: usize| {
         let mut sums = steps.values().map(|terms| sum_of(terms, number));
-        sums.all(|sum| matches!(sum, Some(Sum::Unmasked(_))))
+        sums.all(|sum| matches!(sum, Some(SumVerdict::Unmasked(_))))
     };
     let terms = steps.values().next()?;
     let term = terms.iter().find(|term| is_unmasked(term.number))?;
-    let Some(Sum::Unmasked(value)) = sum_of(terms, term.number) else { return None };
+    let Some(SumVerdict::Unmasked(value)) = sum_of(terms, term.number) else { return None };
     let message = format!(
         "the term {} of the loss has no mask: it is summed over all places, but divided by the number of places that \
          another term's mask leaves; it weighs {} times what a mean does",
@@ -78,12 +82,12 @@ fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
-    finding.evidence.extend(super::places(term));
+    finding.evidence.extend(term.backward_lines());
     Some(Sighting::new(finding, Scope::step(term.step)))
 }
 
-/// A token that fills the ends of a microbatch's rows.
-struct Seen<'a> {
+/// A token that fills the ends of rows of a microbatch.
+struct FillerSeen<'a> {
     rank: usize,
     at: Option<&'a str>,
     targets: usize,
@@ -91,7 +95,7 @@ struct Seen<'a> {
 }
 
 /// True if a token is padding: it fills the ends of rows of different lengths, and occurs hardly anywhere else.
-fn is_padding(seen: &[Seen<'_>]) -> bool {
+fn is_padding(seen: &[FillerSeen<'_>]) -> bool {
     let sum = |number: fn(&Filler) -> usize| {
         seen.iter().map(|it| number(it.filler)).sum::<usize>() as f64
     };
@@ -106,7 +110,7 @@ fn is_padding(seen: &[Seen<'_>]) -> bool {
         && sum(|it| it.repeats) <= REPEATED * sum(|it| it.pairs)
 }
 
-fn sighting(case: &Case<'_>, rule: &Rule, token: i64, seen: &[Seen<'_>]) -> Sighting {
+fn sighting(case: &Case<'_>, rule: &Rule, token: i64, seen: &[FillerSeen<'_>]) -> Sighting {
     let padding: usize = seen.iter().map(|it| it.filler.at_ends).sum();
     let targets: usize = seen.iter().map(|it| it.targets).sum();
     let message = format!(
@@ -134,7 +138,7 @@ mod tests {
     }
 
     fn is_found(filler: &Filler) -> bool {
-        is_padding(&[Seen { rank: 0, at: None, targets: 64, filler }])
+        is_padding(&[FillerSeen { rank: 0, at: None, targets: 64, filler }])
     }
 
     #[test]

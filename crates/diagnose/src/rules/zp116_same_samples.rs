@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, counted};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::spec::{Scale, Weighting};
 use zprobe_model::trace::LossWeighed;
 use zprobe_report::RuleCode;
-use zprobe_report::words::amount;
+use zprobe_report::words::{amount, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP116"),
@@ -22,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 /// The fingerprint of a microbatch's samples: (step, bits of the digest of its input, leading bits of the loss).
-type Seen = (usize, u64, u32);
+type SampleFingerprint = (usize, u64, u32);
 
 /// The number of trailing bits of a loss that are not compared, because sums of atomic additions differ between runs.
 const ROUNDED: u32 = 8;
@@ -36,10 +35,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if demands_nothing || splits {
         return Vec::new();
     }
-    let of_ranks: Option<BTreeMap<usize, Vec<Seen>>> = (0..spec.world_size)
+    let of_ranks: Option<BTreeMap<usize, Vec<SampleFingerprint>>> = (0..spec.world_size)
         .map(|rank| Some((rank, microbatches(case, rank).filter(|it| differ(it))?)))
         .collect();
-    let mut same: BTreeMap<Vec<Seen>, Vec<usize>> = BTreeMap::new();
+    let mut same: BTreeMap<Vec<SampleFingerprint>, Vec<usize>> = BTreeMap::new();
     for (rank, seen) in of_ranks.unwrap_or_default() {
         same.entry(seen).or_default().push(rank);
     }
@@ -49,7 +48,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 /// Returns the fingerprints of a rank's microbatches, in order; `None` if the samples of some were not seen.
-fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<Seen>> {
+fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<SampleFingerprint>> {
     let losses = case.observed.script.losses.iter();
     let of_rank = losses.filter(|((_, of), _)| *of == rank);
     let seen = |step: usize, loss: &LossWeighed| {
@@ -60,7 +59,7 @@ fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<Seen>> {
 
 /// False if all microbatches have the same input, as for a model that memorises one batch, or the same loss, as for a
 /// loss that is always 0.
-fn differ(seen: &[Seen]) -> bool {
+fn differ(seen: &[SampleFingerprint]) -> bool {
     let Some((_, input, value)) = seen.first() else { return false };
     seen.iter().any(|it| it.1 != *input) && seen.iter().any(|it| it.2 != *value)
 }

@@ -1,16 +1,17 @@
 //! ZP1xx: patterns of wrong weights in the optimizers' input.
 
-use super::super::Case;
-use super::super::bounds;
-use super::super::causes::{Sighting, Slip};
-use super::super::deviation::{Deviation, Part, Pattern, missing};
-use super::super::norm::Clip;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, abridged, counted, matrix_text, sources_text, weight_text, zp111_loss_scaled};
+use super::zp111_loss_scaled;
+use crate::bounds;
+use crate::case::Case;
+use crate::deviation::{Deviation, GradientPart, Pattern, missing};
+use crate::norm::Clipping;
+use crate::rule::{Merge, Rule, Sighting};
+use crate::scope::{Extent, Scope};
+use crate::wording::{nothing_arrived, sources_text};
 use zprobe_model::spec::Shape;
 use zprobe_model::spec::plan::base_name;
 use zprobe_model::trace::Point;
-use zprobe_report::words::multiple_text;
+use zprobe_report::words::{abridged, counted, matrix_text, multiple_text, weight_text};
 use zprobe_report::{Contribution, Finding, RuleCode};
 
 /// The rules of this family, each with its name, its page, and the rules that explain its findings.
@@ -99,7 +100,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports gradients of a script's first step that later steps consumed. They are addresses and not codes.
 fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let left = &case.observed.script.left;
+    let left = &case.observed.updates.left;
     let (&(step, _), _) = left.iter().next()?;
     let mut params: Vec<usize> =
         left.values().flat_map(|params| params.iter().map(|it| it.param)).collect();
@@ -112,11 +113,11 @@ fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let evidence = vec![format!(
         "gradients of step 0 have weight {weight} in what the optimizers consumed in step {step}: they were not cleared"
     )];
-    let all = params.len() == case.observed.params.iter().filter(|it| it.trainable).count();
+    let all = params.len() == case.observed.model.params.iter().filter(|it| it.trainable).count();
     let params = if all { Extent::All } else { params.into_iter().collect() };
     let scope = Scope { steps: [step].into_iter().collect(), params, ..Scope::default() };
     let finding = Finding { evidence, ..rule.finding(message) };
-    Some(Sighting { finding, scope, slip: Slip::Weights(Pattern::Leftover) })
+    Some(Sighting { finding, scope, merge: Merge::Pattern(Pattern::Leftover) })
 }
 
 fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
@@ -124,15 +125,12 @@ fn sighting(case: &Case<'_>, rule: &Rule, deviation: &Deviation) -> Sighting {
     let finding =
         Finding { evidence: deviation.facts().chain(facts).collect(), ..rule.finding(message) };
     // Parameters that lost all gradients differ only in the microbatches that use them.
-    let slip =
-        if has_lost_all(deviation) { Slip::All } else { Slip::Weights(deviation.pattern.clone()) };
-    Sighting { finding, scope: scope(case, deviation), slip }
-}
-
-/// The message about parameters that lost every gradient; no names stand for all parameters.
-pub fn nothing_arrived(params: &[String]) -> String {
-    let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(params)) };
-    format!("no gradient{of} reached the optimizer")
+    let merge = if has_lost_all(deviation) {
+        Merge::All
+    } else {
+        Merge::Pattern(deviation.pattern.clone())
+    };
+    Sighting { finding, scope: scope(case, deviation), merge }
 }
 
 /// True if none of the due gradients arrived.
@@ -157,12 +155,12 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
         _ => Extent::All,
     };
     let numbers = |names: &Vec<String>| -> Option<Extent<usize>> {
-        names.iter().map(|name| case.observed.param_number(name)).collect()
+        names.iter().map(|name| case.observed.model.param_number(name)).collect()
     };
     let params = deviation.params.as_ref().and_then(numbers).unwrap_or_default();
     let runs = deviation.elements.iter();
     let runs: Vec<(usize, [usize; 2])> = runs
-        .filter_map(|it| Some((case.observed.param_number(&it.param)?, [it.first, it.end])))
+        .filter_map(|it| Some((case.observed.model.param_number(&it.param)?, [it.first, it.end])))
         .collect();
     let elements = if runs.is_empty() { Extent::All } else { runs.into_iter().collect() };
     let holders = deviation.owners.iter().copied().collect();
@@ -247,9 +245,9 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         }
         Pattern::PartLost(part) => {
             let (which, other) = match part {
-                Part::Forward => ("part that goes through the engine's forward", "other part"),
-                Part::FirstBackward => ("part of the first of two backwards", "second part"),
-                Part::Beside => {
+                GradientPart::Forward => ("part that goes through the engine's forward", "other part"),
+                GradientPart::FirstBackward => ("part of the first of two backwards", "second part"),
+                GradientPart::Beside => {
                     ("part outside of the engine's forward", "part of the engine's forward")
                 }
             };
@@ -312,8 +310,8 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
     }
 }
 
-/// True if each absent gradient of this step is replaced, exactly once, by that of the previous step, which was
-/// absent in that step.
+/// True if gradients arrive one step late: each absent gradient is replaced, exactly once, by that of the previous
+/// step, which was absent in that step.
 fn is_late(case: &Case<'_>, entry: &Contribution, absent: &[(usize, usize)]) -> bool {
     let entries = case.decoded.contributions.iter();
     let mut before = entries
@@ -352,7 +350,7 @@ fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
     )
 }
 
-/// Describes the slips that lead to a factor; empty if none is known.
+/// Describes the mistakes that lead to a factor; empty if no known mistake leads to it.
 fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let (spec, step) = (case.observed.spec, deviation.step);
     let clipped = clipped_by_another_norm(case, deviation, factor);
@@ -361,7 +359,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     {
         return clipped.clone();
     }
-    let scale = case.observed.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
+    let scale = case.observed.updates.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = case.observed.replicas() as f64;
     let ga = spec.gradient_accumulation_steps as f64;
@@ -432,11 +430,11 @@ fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) 
     let limit = case.observed.spec.gradient_clipping;
     let norm = case.norms.of(deviation.step).filter(|norm| limit > 0.0 && *norm > 0.0)?;
     // Weights are relative to the gradients before clipping by the norm that the rank computed.
-    let right = match Clip::of(&case.observed, &case.norms, deviation.step, deviation.example.rank)
-    {
-        Clip::By(factor) => factor,
-        Clip::No | Clip::Unbounded => 1.0,
-    };
+    let right =
+        match Clipping::of(&case.observed, &case.norms, deviation.step, deviation.example.rank) {
+            Clipping::By(factor) => factor,
+            Clipping::No | Clipping::Unbounded => 1.0,
+        };
     let applied = factor * right;
     let text = |norm: f64| format!("{norm:.3}");
     if right < 1.0 && (applied - 1.0).abs() < bounds::SAME_SCALE {

@@ -1,10 +1,9 @@
 //! ZP201: autograd reaches a parameter, but its gradient hook does not fire.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::hooks::groups;
-use super::super::observed::Backward;
-use super::Rule;
+use crate::case::Case;
+use crate::hooks::groups;
+use crate::observed::Backward;
+use crate::rule::{Rule, Sighting};
 use zprobe_report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {

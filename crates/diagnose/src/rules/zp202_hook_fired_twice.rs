@@ -1,10 +1,9 @@
 //! ZP202: a gradient hook fires more often than gradients arrive.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::hooks::groups;
-use super::super::observed::Backward;
-use super::Rule;
+use crate::case::Case;
+use crate::hooks::groups;
+use crate::observed::Backward;
+use crate::rule::{Rule, Sighting};
 use zprobe_report::RuleCode;
 use zprobe_report::words::amount;
 

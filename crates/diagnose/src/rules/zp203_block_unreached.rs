@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::{Rule, abridged};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::trace::Block;
-use zprobe_report::words::counted;
+use zprobe_report::words::{abridged, counted};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -53,7 +52,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     };
     let message = format!("{} {verbs}: {why}", abridged(&names));
     let param_names: Vec<String> =
-        of.iter().map(|param| case.observed.param_name(*param)).collect();
+        of.iter().map(|param| case.observed.model.param_name(*param)).collect();
     let finding = Finding {
         param: if let [only] = &param_names[..] { Some(only.clone()) } else { None },
         evidence: vec![

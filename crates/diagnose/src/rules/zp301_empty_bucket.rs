@@ -1,10 +1,9 @@
 //! ZP301: a bucket was flushed without any elements.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::BucketFlush;
-use super::super::scope::{Extent, Scope};
-use super::Rule;
+use crate::case::Case;
+use crate::observed::BucketFlush;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {
@@ -18,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let flushes = &case.observed.flushes;
+    let flushes = &case.observed.hooks.flushes;
     // The last flush of a backward may be empty because earlier flushes took all elements.
     let carried = |empty: &BucketFlush<'_>| {
         flushes.iter().any(|flush| {
@@ -30,9 +29,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // If the loss reaches no parameter there is nothing to flush, unless the engine failed because of that.
     let has_reason = |empty: &BucketFlush<'_>| {
         let mut backwards =
-            case.observed.backwards_of(empty.step, empty.microbatch, empty.rank).peekable();
+            case.observed.hooks.backwards_of(empty.step, empty.microbatch, empty.rank).peekable();
         let was_seen = backwards.peek().is_some();
-        let failed = case.observed.processes[empty.rank].failure.is_some();
+        let failed = case.observed.processes.ranks[empty.rank].failure.is_some();
         was_seen && backwards.all(|(_, backward)| backward.reached.is_empty()) && !failed
     };
     let empty: Vec<_> = flushes

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::BucketFlush;
-use super::super::scope::{Extent, Scope};
-use super::Rule;
+use crate::case::Case;
+use crate::observed::BucketFlush;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {
@@ -46,7 +45,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         ("counts a different number of elements than its parameters have", &miscounted),
         ("of several parameters held more elements than its capacity", &overfull),
     ];
-    let flushes = &case.observed.flushes;
+    let flushes = &case.observed.hooks.flushes;
     let wrong = rows.into_iter().find_map(|(what, is_wrong)| {
         let wrong: Vec<_> = flushes.iter().filter(|flush| is_wrong(flush)).collect();
         (!wrong.is_empty()).then_some((what, wrong))
@@ -64,10 +63,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     vec![sighting(case, rule, &what, &all)]
 }
 
-/// Returns the flushes of each backward that has far more of them than its gradients need, with the needed number.
+/// Returns the flushes of each backward with far more flushes than its gradients need, and the needed number.
 fn flushed_too_often<'a>(case: &'a Case<'_>) -> Vec<(Vec<&'a BucketFlush<'a>>, usize)> {
     let mut backwards: BTreeMap<(usize, usize, usize), Vec<&BucketFlush<'_>>> = BTreeMap::new();
-    for flush in case.observed.flushes.iter().filter(|flush| flush.elements > 0) {
+    for flush in case.observed.hooks.flushes.iter().filter(|flush| flush.elements > 0) {
         backwards.entry((flush.step, flush.microbatch, flush.rank)).or_default().push(flush);
     }
     let often = backwards.into_values().filter_map(|flushes| {
@@ -97,7 +96,7 @@ fn sighting(case: &Case<'_>, rule: &Rule, what: &str, wrong: &[&BucketFlush<'_>]
         finding.evidence.push(format!(
             "{} of {} flushes, the first at step {}, microbatch {} on rank {}: {} elements of {}, {} parameters",
             wrong.len(),
-            case.observed.flushes.len(),
+            case.observed.hooks.flushes.len(),
             first.step,
             first.microbatch,
             first.rank,

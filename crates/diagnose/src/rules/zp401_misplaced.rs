@@ -1,11 +1,10 @@
 //! ZP401: an element of the model is held by no optimizer, or by too many.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::placement::Span;
-use super::super::scope::Scope;
-use super::{Rule, abridged, counted};
-use zprobe_report::words::amount;
+use crate::case::Case;
+use crate::placement::OwnedSpan;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
+use zprobe_report::words::{abridged, amount, counted};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -30,14 +29,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let is_script = spec.script().is_some();
     let replicas = spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas);
     let counts = |param: usize| {
-        let all = (0..spec.world_size).filter(|rank| case.observed.has(*rank, param)).count();
+        let all = (0..spec.world_size).filter(|rank| case.observed.model.has(*rank, param)).count();
         [1, all, replicas]
     };
     // A script may have groups of ranks that hold the same elements.
-    let is_right = |span: &Span| {
+    let is_right = |span: &OwnedSpan| {
         is_once(span) && (is_script || counts(span.param).contains(&span.owners.len()))
     };
-    let shared: Vec<Span> = held.filter(|span| !is_right(span)).collect();
+    let shared: Vec<OwnedSpan> = held.filter(|span| !is_right(span)).collect();
     [
         (lost, "no rank's optimizer holds"),
         (
@@ -52,7 +51,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     .into_iter()
     .filter(|(spans, _)| !spans.is_empty())
     .map(|(spans, who)| finding(case, rule, &spans, who))
-    // Elements that no rank holds and elements that too many ranks hold are one slip.
+    // Elements that no rank holds and elements that too many ranks hold are one finding.
     .reduce(|mut lost, shared| {
         lost.param = None;
         lost.evidence.push(shared.message);
@@ -69,7 +68,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Describes tensors in a script's optimizers that forward does not use; `None` if there are none.
 fn strays(case: &Case<'_>) -> Option<String> {
-    let strays = case.observed.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
+    let strays =
+        case.observed.script.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
     Some(format!(
         "optimizers hold {} that no forward uses: parameters that were handed over before the model was sharded, copied \
          or moved, or before its first forward",
@@ -78,14 +78,14 @@ fn strays(case: &Case<'_>) -> Option<String> {
 }
 
 /// True if no rank holds the span twice.
-fn is_once(span: &Span) -> bool {
+fn is_once(span: &OwnedSpan) -> bool {
     span.owners.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
+fn finding(case: &Case<'_>, rule: &Rule, spans: &[OwnedSpan], who: &str) -> Finding {
     let elements: usize = spans.iter().map(|span| span.flat.len()).sum();
     let mut names: Vec<String> =
-        spans.iter().map(|span| case.observed.param_name(span.param)).collect();
+        spans.iter().map(|span| case.observed.model.param_name(span.param)).collect();
     names.dedup();
     let mut finding = rule.finding(format!("{who} {elements} elements of {}", abridged(&names)));
     if let [name] = &names[..] {
@@ -97,7 +97,7 @@ fn finding(case: &Case<'_>, rule: &Rule, spans: &[Span], who: &str) -> Finding {
             let first = span.flat.start - case.plan.params()[span.param].offset;
             format!(
                 "{}, elements {first} to {}: held by {}",
-                case.observed.param_name(span.param),
+                case.observed.model.param_name(span.param),
                 first + span.flat.len() - 1,
                 counted("rank", &span.owners),
             )

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::{Sighting, Slip};
-use super::super::deviation::{Deviation, Pattern};
-use super::super::displacement::{Displaced, Held, MOST_STEPS, find, is_again};
-use super::super::scope::{Extent, Scope};
-use super::{Rule, abridged, counted};
+use crate::case::Case;
+use crate::deviation::{Deviation, Pattern};
+use crate::displacement::{Displaced, DisplacedContent, MOST_STEPS, find, is_again};
+use crate::rule::{Merge, Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP402"),
@@ -67,7 +67,7 @@ fn sighting(
 ) -> Sighting {
     let distance: Extent<i64> = displaced.iter().map(Displaced::distance).collect();
     let distance = distance.only().copied();
-    let message = if displaced.iter().all(|piece| piece.held == Held::Added) {
+    let message = if displaced.iter().all(|piece| piece.held == DisplacedContent::Added) {
         "gradients of other elements are added to the optimizer's: slices overlap".into()
     } else if let Some(distance) = distance {
         format!(
@@ -90,7 +90,7 @@ fn sighting(
     // In addition to the pieces that are long enough to be found, shorter ones are displaced, so that any parameter
     // and rank may be affected.
     let scope = Scope { steps, ..Scope::default() };
-    Sighting { finding, scope, slip: Slip::Distance(distance) }
+    Sighting { finding, scope, merge: Merge::Distance(distance) }
 }
 
 /// Describes a displaced piece: `rank 1: 128 elements from embed.weight[0] on are those from layers.0.mlp.bias[3]
@@ -102,14 +102,14 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
             || "nothing".to_owned(),
             |param| {
                 let offset = element - case.plan.params()[param].offset;
-                format!("{}[{offset}]", case.observed.param_name(param))
+                format!("{}[{offset}]", case.observed.model.param_name(param))
             },
         )
     };
     let held = match piece.held {
-        Held::Sum | Held::Added => String::new(),
-        Held::Own => format!(", of the gradients of rank {} only", piece.rank),
-        Held::OwnDivided => {
+        DisplacedContent::Sum | DisplacedContent::Added => String::new(),
+        DisplacedContent::Own => format!(", of the gradients of rank {} only", piece.rank),
+        DisplacedContent::OwnDivided => {
             format!(
                 ", of the gradients of rank {} only, divided by the number of ranks",
                 piece.rank
@@ -118,7 +118,7 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     };
     let (place, content) = (name(piece.place), name(piece.content));
     let elements = format!("rank {}: {} elements from {place} on", piece.rank, piece.elements);
-    if piece.held == Held::Added {
+    if piece.held == DisplacedContent::Added {
         return format!("{elements} have those from {content} on added to them");
     }
     format!("{elements} are those from {content} on{held}")

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::infinity::{parts, planned, without_planned};
-use super::super::observed::Buffer;
-use super::super::scope::{Extent, Scope};
-use super::{POISON, Rule, abridged, counted};
+use crate::case::Case;
+use crate::infinity::{parts, planned, without_planned};
+use crate::observed::Buffer;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
+use crate::wording::POISON;
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::Point;
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP501"),
@@ -23,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let mut infinite = case.observed.buffers.iter().filter_map(|buffer| {
+    let mut infinite = case.observed.buffers.all.iter().filter_map(|buffer| {
         let names = not_finite(case, buffer)?;
         Some((buffer, names))
     });
@@ -99,7 +100,7 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
         .filter(|part| {
             values[part.start..][..part.flat.len()].iter().any(|value| !value.is_finite())
         })
-        .map(|part| case.observed.param_name(part.param))
+        .map(|part| case.observed.model.param_name(part.param))
         .collect();
     names.dedup();
     // The norm also covers elements between the samples, but a NaN in poisoned padding would look the same.

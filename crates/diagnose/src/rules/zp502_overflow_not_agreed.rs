@@ -1,11 +1,11 @@
 //! ZP502: ranks disagreed about whether a step overflowed.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::overflow::{Decision, decision};
-use super::super::scope::Scope;
-use super::{Rule, by_rank, counted};
+use crate::case::Case;
+use crate::overflow::{Decision, decision};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::RuleCode;
+use zprobe_report::words::{by_rank, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP502"),
@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let (skipped, taken) = (which(Decision::Skipped), which(Decision::Taken));
         let scales: Vec<f64> = ranks
             .clone()
-            .filter_map(|rank| Some(observed.scaled.get(&(step, rank))?.scale))
+            .filter_map(|rank| Some(observed.updates.scaled.get(&(step, rank))?.scale))
             .collect();
         let mut finding = if !skipped.is_empty() && !taken.is_empty() {
             rule.finding(format!(
@@ -44,7 +44,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             continue;
         };
         let decided = |rank: usize| {
-            if let Some(scaled) = observed.scaled.get(&(step, rank)) {
+            if let Some(scaled) = observed.updates.scaled.get(&(step, rank)) {
                 let overflow = if scaled.overflow { "an overflow" } else { "no overflow" };
                 return Some(format!("loss scale {}, {overflow}", scaled.scale));
             }

@@ -1,11 +1,11 @@
 //! ZP503: the engine skipped a step because of an overflow that cannot have happened.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::overflow::reason;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, by_rank, counted};
+use crate::case::Case;
+use crate::overflow::reason;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{by_rank, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP503"),
@@ -22,7 +22,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut steps = Vec::new();
     let mut ranks = Vec::new();
     for step in observed.spec.recorded_steps() {
-        let skipped = (0..observed.spec.world_size).filter(|&rank| observed.skipped(step, rank));
+        let skipped =
+            (0..observed.spec.world_size).filter(|&rank| observed.updates.skipped(step, rank));
         let skipped: Vec<usize> = skipped.collect();
         if skipped.is_empty() || reason(observed, &case.plan, step).is_some() {
             continue;
@@ -42,7 +43,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         counted("step", &steps),
     ));
     let first = steps[0];
-    let scale = |rank: usize| observed.scaled.get(&(first, rank)).map(|scaled| scaled.scale);
+    let scale =
+        |rank: usize| observed.updates.scaled.get(&(first, rank)).map(|scaled| scaled.scale);
     let scales =
         ranks.iter().filter_map(|&rank| Some((rank, format!("loss scale {}", scale(rank)?))));
     finding.evidence.extend(by_rank(scales));

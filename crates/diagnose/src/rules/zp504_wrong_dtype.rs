@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::Rule;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::spec::{Dtype, Point};
 use zprobe_model::trace::CollectiveOp;
 use zprobe_report::{Finding, Over, Precision, RuleCode};
@@ -57,7 +56,7 @@ fn by_rounding(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
 fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let asked = case.observed.spec.comm_dtype?;
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-    for collective in case.observed.processes.iter().flat_map(|process| &process.collectives) {
+    for collective in case.observed.exchanges.entered.iter().flatten() {
         let is_narrow = |name: &str| {
             Dtype::ALL.iter().any(|dtype| dtype.name() == name && dtype.is_narrower_than(asked))
         };
@@ -77,7 +76,7 @@ fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
 
 fn in_the_accumulator(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     let asked = case.observed.spec.grad_accum_dtype;
-    let buffer = case.observed.buffers.iter().find(|buffer| {
+    let buffer = case.observed.buffers.all.iter().find(|buffer| {
         matches!(buffer.point, Point::Accumulator | Point::Reduced)
             && buffer.payload.dtype.is_narrower_than(asked)
     })?;

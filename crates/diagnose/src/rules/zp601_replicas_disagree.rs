@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::Buffer;
-use super::super::replicas::unlike;
-use super::super::scope::Scope;
-use super::{Rule, abridged};
+use crate::case::Case;
+use crate::observed::Buffer;
+use crate::replicas::{MUST_AGREE, unlike};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::trace::{LayoutName, Point};
+use zprobe_report::words::abridged;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     // A gradient that is wrong in the same way everywhere leaves the ranks in agreement. If ranks disagree about a
-    // wrong gradient, the slip of that gradient is the reason.
+    // wrong gradient, the bug that made it wrong is the reason.
     explained_by: &RuleCode::all([
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
         "ZP502", "ZP602", "ZP603", "ZP606", "ZP607", "ZP608",
@@ -25,15 +25,6 @@ pub(super) const RULE: Rule = Rule {
     doc: include_str!("../../../../docs/rules/ZP601.md"),
     check,
 };
-
-/// The points at which all ranks with the whole model must hold the same values.
-pub const MUST_AGREE: &[Point] = &[
-    Point::Reduced,
-    Point::BeforeStep,
-    Point::OptimizerInput,
-    Point::MasterWeights,
-    Point::Parameters,
-];
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.is_apart {
@@ -47,13 +38,14 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports the first moment at which ranks of a script have different values of a parameter.
 fn of_script(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let moments = case.observed.script.digests.keys().map(|(step, _)| *step);
+    let moments = case.observed.updates.digests.keys().map(|(step, _)| *step);
     let moments: BTreeSet<Option<usize>> = moments.collect();
     let (after, params) = moments
         .into_iter()
         .map(|after| (after, unlike(&case.observed, after)))
         .find(|(_, params)| !params.is_empty())?;
-    let names: Vec<String> = params.iter().map(|param| case.observed.param_name(*param)).collect();
+    let names: Vec<String> =
+        params.iter().map(|param| case.observed.model.param_name(*param)).collect();
     let names = abridged(&names);
     let finding = match after {
         None => rule.finding(format!(
@@ -106,9 +98,9 @@ fn disagreement<'a>(
     let mut first_of: BTreeMap<(Option<usize>, Option<usize>, usize), &Buffer<'_>> =
         BTreeMap::new();
     let mut seen: BTreeMap<(Option<usize>, usize), usize> = BTreeMap::new();
-    for buffer in case.observed.at(point, step) {
+    for buffer in case.observed.buffers.at(point, step) {
         let replica = match buffer.layout {
-            LayoutName::Full => case.observed.first_with_same_params(buffer.rank),
+            LayoutName::Full => case.observed.model.first_with_same_params(buffer.rank),
             LayoutName::Partition => match case.placement.first_replica(buffer.rank) {
                 None => continue,
                 first => first,

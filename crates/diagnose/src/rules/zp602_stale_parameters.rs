@@ -4,17 +4,17 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::infinity::parts;
-use super::super::observed::Buffer;
-use super::super::placement::Fragment;
-use super::super::scope::Scope;
-use super::{Rule, abridged, counted};
+use crate::case::Case;
+use crate::infinity::parts;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::spec::Dtype;
 use zprobe_model::spec::plan::Param;
 use zprobe_model::trace::{Differing, LayoutName, Point};
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, counted};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP602"),
@@ -34,7 +34,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports the first forward that used other parameters than the previous step left.
 fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let mut wrong = case.observed.forward.iter().filter(|(_, differing)| !differing.is_empty());
+    let mut wrong =
+        case.observed.updates.forward.iter().filter(|(_, differing)| !differing.is_empty());
     let (&(step, microbatch, first_rank), &differing) = wrong.next()?;
     let in_same = wrong.take_while(|((s, m, _), _)| (*s, *m) == (step, microbatch));
     let mut of_ranks = vec![(first_rank, differing)];
@@ -59,7 +60,7 @@ fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         of_ranks.iter().flat_map(|(_, differing)| differing.iter().map(|it| it.param)).collect();
     let of_rank = |&(rank, differing): &(usize, &[Differing])| {
         let elements = differing.iter().map(|it| {
-            let name = case.observed.param_name(it.param);
+            let name = case.observed.model.param_name(it.param);
             format!("{name} from {} on ({} elements)", it.first, it.elements)
         });
         format!("rank {rank}: {}", abridged(&elements.collect::<Vec<_>>()))
@@ -70,8 +71,9 @@ fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 }
 
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
-    let updated = Updated::new(case, step);
-    let models = case.observed.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full);
+    let updated = UpdatedWeights::new(case, step);
+    let models =
+        case.observed.buffers.at(Point::Parameters, step).filter(|b| b.layout == LayoutName::Full);
     let (mut readers, mut owners) = (BTreeSet::new(), BTreeSet::new());
     let mut params = BTreeSet::new();
     for parameters in models {
@@ -109,7 +111,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
 }
 
 /// The master weights of all owners after a step.
-struct Updated {
+struct UpdatedWeights {
     owners: Vec<(usize, Vec<f64>)>,
     /// The pieces of these weights, sorted by start, each with the index of its owner.
     pieces: Vec<(Fragment, usize)>,
@@ -117,10 +119,10 @@ struct Updated {
     ends: Vec<usize>,
 }
 
-impl Updated {
+impl UpdatedWeights {
     fn new(case: &Case<'_>, step: usize) -> Self {
         let (mut owners, mut pieces) = (Vec::new(), Vec::new());
-        for master in case.observed.at(Point::MasterWeights, step) {
+        for master in case.observed.buffers.at(Point::MasterWeights, step) {
             let Ok(values) = master.payload.values() else { continue };
             let held = parts(&case.observed, &case.plan, master);
             pieces.extend(held.into_iter().map(|piece| (piece, owners.len())));

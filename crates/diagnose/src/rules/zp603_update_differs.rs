@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::deviation::Pattern;
-use super::super::infinity::parts;
-use super::super::observed::Buffer;
-use super::super::placement::Fragment;
-use super::super::scope::Scope;
-use super::{Rule, counted, departed, matrix_text, weight_text};
+use crate::case::Case;
+use crate::deviation::Pattern;
+use crate::infinity::parts;
+use crate::observed::Buffer;
+use crate::placement::Fragment;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::trace::{LayoutName, Point};
+use zprobe_report::words::{counted, matrix_text, weight_text};
 use zprobe_report::{Contribution, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -27,15 +27,15 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let (mut starved, mut differing) = (Vec::new(), Vec::new());
     for step in observed.spec.recorded_steps() {
-        for update in observed.at(Point::MasterWeights, step) {
+        for update in observed.buffers.at(Point::MasterWeights, step) {
             let rank = update.rank;
-            let fed = observed.of_rank(rank, Point::OptimizerInput, step).next().is_some();
+            let fed = observed.buffers.of_rank(rank, Point::OptimizerInput, step).next().is_some();
             let ga = observed.spec.gradient_accumulation_steps;
             // A skipped step has a reason; if not, ZP502 or ZP503 reports it.
             let nothing_due = !case.placement.is_due(&case.plan, step, rank, ga);
             // The weights were recorded, but a step that failed was not taken; ZP901 reports the reason.
             let failed = observed.failed_in(step, rank);
-            if observed.skipped(step, rank) || failed || !fed && nothing_due {
+            if observed.updates.skipped(step, rank) || failed || !fed && nothing_due {
                 continue;
             }
             if !fed {
@@ -59,7 +59,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Reports a parameter that requires no gradient but differs from its value before the first step.
 fn thawed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let all = case.observed.buffers.iter();
+    let all = case.observed.buffers.all.iter();
     let parameters =
         || all.clone().filter(|b| b.point == Point::Parameters && b.layout == LayoutName::Full);
     let frozen = || case.plan.params().iter().enumerate().filter(|(_, param)| !param.trainable);
@@ -129,6 +129,6 @@ fn is_missing(case: &Case<'_>, step: usize, rank: usize) -> bool {
 /// the plan, the input is the finding.
 fn wrong_update<'a>(case: &'a Case<'_>, step: usize, rank: usize) -> Option<&'a Contribution> {
     let here = |entry: &&Contribution| entry.is_of(rank) && entry.step == step;
-    let input_is_right = !departed(case, Point::OptimizerInput).any(|entry| here(&entry));
-    departed(case, Point::MasterWeights).find(here).filter(|_| input_is_right)
+    let input_is_right = !case.decoded.departed(Point::OptimizerInput).any(|entry| here(&entry));
+    case.decoded.departed(Point::MasterWeights).find(here).filter(|_| input_is_right)
 }

@@ -1,12 +1,13 @@
 //! ZP604: the global norm that the engine computed is not the norm of the gradient.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::Norm;
-use super::super::overflow::{Decision, decision};
-use super::super::scope::Scope;
-use super::{POISON, Rule, by_rank, counted, weight_text};
+use crate::case::Case;
+use crate::observed::ReportedNorm;
+use crate::overflow::{Decision, decision};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
+use crate::wording::POISON;
 use zprobe_model::trace::Point;
+use zprobe_report::words::{by_rank, counted, weight_text};
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -46,7 +47,7 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
     let mut finding: Option<Finding> = None;
     let mut ranks = Vec::new();
     for (rank, reported) in of_step(case, step) {
-        let input = observed.of_rank(rank, Point::OptimizerInput, step).next();
+        let input = observed.buffers.of_rank(rank, Point::OptimizerInput, step).next();
         let dtype = input.map_or(observed.spec.dtype, |input| input.payload.dtype);
         // DeepSpeed computes the norm of the gradients before it copies them to a wider dtype.
         let narrow =
@@ -120,8 +121,8 @@ fn differing(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
 }
 
 /// Iterates over the norms that ranks reported in a step.
-fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a Norm)> {
-    let norms = case.observed.norms.range((step, 0)..=(step, usize::MAX));
+fn of_step<'a>(case: &'a Case<'_>, step: usize) -> impl Iterator<Item = (usize, &'a ReportedNorm)> {
+    let norms = case.observed.updates.norms.range((step, 0)..=(step, usize::MAX));
     let taken = move |rank: &usize| {
         decision(&case.observed, &case.plan, step, *rank) != Some(Decision::Skipped)
     };

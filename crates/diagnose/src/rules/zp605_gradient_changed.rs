@@ -1,10 +1,10 @@
 //! ZP605: gradients are changed between the last backward and the optimizer's step.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::{Rule, abridged, departed, in_steps_of_script};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::trace::Point;
+use zprobe_report::words::{abridged, counted};
 use zprobe_report::{Contribution, Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -14,13 +14,13 @@ pub(super) const RULE: Rule = Rule {
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP401"]),
     doc: include_str!("../../../../docs/rules/ZP605.md"),
-    check: |case, rule| in_steps_of_script(case, rule, in_step),
+    check: |case, rule| rule.in_steps_of_script(case, in_step),
 };
 
 /// Reports a step in which the backwards left the planned gradients, but the optimizer consumed other ones.
 fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     let of_step = |entry: &&Contribution| entry.step == step;
-    let consumed: Vec<_> = departed(case, Point::OptimizerInput).filter(of_step).collect();
+    let consumed: Vec<_> = case.decoded.departed(Point::OptimizerInput).filter(of_step).collect();
     let left = || case.decoded.contributions.iter().filter(|it| it.point == Point::BeforeStep);
     let was_right = |entry: &&&Contribution| {
         let mut same = left().filter(|it| it.step == step && it.is_of(entry.rank)).peekable();
@@ -48,10 +48,10 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         step: Some(step),
         rank: (ranks.len() < case.observed.spec.world_size).then_some(first.rank),
         param: if let [only] = &params[..] { Some(only.clone()) } else { None },
-        evidence: vec![format!("on {}", super::counted("rank", &ranks))],
+        evidence: vec![format!("on {}", counted("rank", &ranks))],
         ..rule.finding(message)
     };
-    let numbers = params.iter().map(|name| case.observed.param_number(name));
+    let numbers = params.iter().map(|name| case.observed.model.param_number(name));
     let scope = Scope {
         steps: [step].into_iter().collect(),
         holders: ranks.into_iter().collect(),

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, counted};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
+use zprobe_report::words::counted;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -30,7 +30,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Names the lines of the user's code that step; `None` if they were not seen.
 fn step_lines(case: &Case<'_>) -> Option<String> {
-    let lines = case.observed.remarks.values().flat_map(|it| it.step_at.iter());
+    let lines = case.observed.script.remarks.values().flat_map(|it| it.step_at.iter());
     let lines: BTreeSet<&str> = lines.map(String::as_str).collect();
     let lines: Vec<&str> = lines.into_iter().collect();
     (!lines.is_empty()).then(|| format!("step at {}", lines.join(", ")))
@@ -38,7 +38,7 @@ fn step_lines(case: &Case<'_>) -> Option<String> {
 
 /// Reports an optimizer that stepped again without a backward since its last step.
 fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let all = case.observed.script.stepped.iter();
+    let all = case.observed.updates.stepped.iter();
     let again: Vec<((usize, usize), &str)> = all
         .flat_map(|(at, steps)| steps.iter().map(move |step| (*at, *step)))
         .filter(|(_, step)| step.again)
@@ -64,10 +64,10 @@ fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 /// Reports ranks on which no optimizer stepped, although others stepped.
 fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
-    let stepped: BTreeSet<usize> = observed.script.stepped.keys().map(|(_, rank)| *rank).collect();
+    let stepped: BTreeSet<usize> = observed.updates.stepped.keys().map(|(_, rank)| *rank).collect();
     let went_backward: BTreeSet<usize> =
         observed.script.losses.keys().map(|(_, rank)| *rank).collect();
-    let is_known = |rank: &&usize| !observed.processes[**rank].was_cut_off();
+    let is_known = |rank: &&usize| !observed.processes.ranks[**rank].was_cut_off();
     let idle: Vec<usize> = went_backward.difference(&stepped).filter(is_known).copied().collect();
     if stepped.is_empty() || idle.is_empty() {
         return None;
@@ -89,11 +89,11 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let idle: BTreeMap<usize, &String> = {
-        let remarks = observed.remarks.iter();
+        let remarks = observed.script.remarks.iter();
         remarks.filter_map(|(rank, it)| Some((*rank, it.idle.first()?))).collect()
     };
     let name = *idle.values().next()?;
-    let stepped = observed.script.stepped.iter().filter(|((_, rank), steps)| {
+    let stepped = observed.updates.stepped.iter().filter(|((_, rank), steps)| {
         !idle.contains_key(rank) && steps.iter().any(|step| step.name == *name)
     });
     let others: BTreeSet<usize> = stepped.map(|((_, rank), _)| *rank).collect();
@@ -130,7 +130,7 @@ fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let rank = ranks.first().copied();
         let mut finding = Finding { step: Some(step), rank, ..rule.finding(message) };
         finding.evidence.extend(step_lines(case));
-        let failures = ranks.iter().filter_map(|rank| observed.processes[*rank].failure);
+        let failures = ranks.iter().filter_map(|rank| observed.processes.ranks[*rank].failure);
         finding.evidence.extend(failures.take(1).map(|it| format!("afterwards: {it}")));
         let holders = ranks.into_iter().collect();
         Sighting::new(

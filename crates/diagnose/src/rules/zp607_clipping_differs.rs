@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::bounds;
-use super::super::causes::Sighting;
-use super::super::loss::contract::{call_text, clipping_text};
-use super::super::scope::Scope;
-use super::{Rule, by_rank, counted};
+use crate::bounds;
+use crate::case::Case;
+use crate::loss::contract::{call_text, clipping_text};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::spec::Dtype;
 use zprobe_model::trace::LEAST_LOSS_SCALE;
 use zprobe_model::trace::{ClippedInVain, GradientsClipped, InVain};
-use zprobe_report::words::{abridged, multiple_text, weight_text};
+use zprobe_report::words::{abridged, by_rank, counted, multiple_text, weight_text};
 use zprobe_report::{Finding, RuleCode};
 
 /// The share of the slack that applies to factors read from many elements, because only their sums are rounded.
@@ -38,7 +37,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// Iterates over the calls that clipped, as (step, rank, call).
 fn calls<'a>(case: &'a Case<'_>) -> impl Iterator<Item = (usize, usize, &'a GradientsClipped)> {
-    let all = case.observed.script.clipped.iter();
+    let all = case.observed.updates.clipped.iter();
     all.flat_map(|(&(step, rank), calls)| calls.iter().map(move |call| (step, rank, *call)))
 }
 
@@ -54,7 +53,7 @@ fn finding(case: &Case<'_>, rule: &Rule, message: String, step: usize) -> Findin
 fn by_parts(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let world = case.observed.spec.world_size;
     let mut by_call: BTreeMap<(usize, usize), BTreeMap<usize, &GradientsClipped>> = BTreeMap::new();
-    for (&(step, rank), calls) in &case.observed.script.clipped {
+    for (&(step, rank), calls) in &case.observed.updates.clipped {
         for (number, call) in calls.iter().enumerate() {
             by_call.entry((step, number)).or_default().insert(rank, call);
         }
@@ -110,7 +109,7 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         Dtype::Bf16 | Dtype::Fp16 => bounds::SAME_SCALE,
     };
     let mut steps: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
-    for (&(step, rank), calls) in &case.observed.script.clipped {
+    for (&(step, rank), calls) in &case.observed.updates.clipped {
         for call in calls {
             *steps.entry(step).or_default().entry(rank).or_insert(1.0) *= call.factor;
         }
@@ -124,7 +123,7 @@ fn by_factors(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         read.entry(step).or_default().insert(rank, factor.value);
         slack = slack.max(2.0 * factor.slack);
     }
-    for (&(step, rank), steps) in &case.observed.script.stepped {
+    for (&(step, rank), steps) in &case.observed.updates.stepped {
         if let Some(factor) = steps.iter().find_map(|it| it.factor) {
             read.entry(step).or_default().insert(rank, factor);
         }
@@ -171,7 +170,7 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         _ => true,
     };
     let all = || {
-        let calls = case.observed.script.in_vain.iter();
+        let calls = case.observed.updates.in_vain.iter();
         let calls = calls.flat_map(|(rank, calls)| calls.iter().map(move |it| (*rank, *it)));
         calls.filter(|(_, it)| is_judged(it))
     };

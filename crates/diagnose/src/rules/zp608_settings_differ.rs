@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, by_rank};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::spec::deepspeed;
 use zprobe_model::trace::{OptimizerStepped, UnreadKeys};
+use zprobe_report::words::by_rank;
 use zprobe_report::{Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -34,7 +34,7 @@ fn by_optimizer<'a>(
     case: &'a Case<'_>,
 ) -> BTreeMap<(usize, usize), Vec<(usize, &'a OptimizerStepped)>> {
     let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (&(step, rank), steps) in &case.observed.script.stepped {
+    for (&(step, rank), steps) in &case.observed.updates.stepped {
         for it in steps {
             let of_rank: &mut Vec<(usize, &OptimizerStepped)> =
                 all.entry((step, it.optimizer)).or_default();
@@ -93,7 +93,7 @@ fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) 
 
 /// Reports a setting that a trainer's configuration requests and the optimizer does not have.
 fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let steps = case.observed.script.stepped.values().flatten();
+    let steps = case.observed.updates.stepped.values().flatten();
     steps.into_iter().find_map(|it| {
         let (name, asked) = it.asked.iter().find(|(name, asked)| {
             // A value that a schedule changes from step to step is no setting.
@@ -115,7 +115,7 @@ fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 
 /// Reports an optimizer whose step counter is above 0 before its first step, although its averages are empty.
 fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let mut first = case.observed.script.stepped.iter().filter(|((step, _), _)| *step == 0);
+    let mut first = case.observed.updates.stepped.iter().filter(|((step, _), _)| *step == 0);
     let ((_, rank), it) = first.find_map(|(at, steps)| {
         let it =
             steps.iter().find(|it| it.fresh && it.counter.is_some_and(|(_, most)| most > 0.0))?;
@@ -134,7 +134,7 @@ fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 /// Reports a key of a configuration that no code reads and that is similar to a key that is read.
 fn misspelt(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = || {
-        let remarks = case.observed.remarks.iter();
+        let remarks = case.observed.script.remarks.iter();
         remarks.flat_map(|(rank, it)| it.unread.iter().map(move |unread| (*rank, unread)))
     };
     let (unread, key, meant) = all().find_map(|(_, unread)| {

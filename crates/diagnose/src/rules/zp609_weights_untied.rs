@@ -1,9 +1,8 @@
 //! ZP609: two parameters that the model's configuration ties are separate tensors.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::Rule;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::RuleCode;
 
 pub(super) const RULE: Rule = Rule {
@@ -17,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let pairs = case.observed.remarks.values().flat_map(|it| it.untied.iter());
+    let pairs = case.observed.script.remarks.values().flat_map(|it| it.untied.iter());
     let Some((one, other)) = pairs.into_iter().next() else { return Vec::new() };
     let mut finding = rule.finding(format!(
         "{one} and {other} are two tensors, but the model's configuration ties them (tie_word_embeddings): each gets a \

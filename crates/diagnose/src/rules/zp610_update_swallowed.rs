@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::{Rule, by_rank};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::trace::UpdatesRounded;
+use zprobe_report::words::by_rank;
 use zprobe_report::{Finding, RuleCode};
 
 /// The share of unchanged elements from which on a step is a finding: at least half of the update is lost.
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut of: BTreeMap<(usize, usize), Vec<&UpdatesRounded>> = BTreeMap::new();
-    for (&(_, rank), compared) in &case.observed.script.rounded {
+    for (&(_, rank), compared) in &case.observed.updates.rounded {
         for it in compared {
             of.entry((it.optimizer, rank)).or_default().push(it);
         }
@@ -59,7 +59,7 @@ fn percent(share: f64) -> String {
 
 /// Describes the learning rates of an optimizer; empty if none was seen.
 fn rates(case: &Case<'_>, optimizer: usize) -> String {
-    let steps = case.observed.script.stepped.values().flatten();
+    let steps = case.observed.updates.stepped.values().flatten();
     let groups = steps.filter(|it| it.optimizer == optimizer).flat_map(|it| &it.groups);
     let mut rates: Vec<f64> = groups.filter_map(|it| it.get("lr")).flatten().copied().collect();
     rates.sort_by(f64::total_cmp);

@@ -1,11 +1,10 @@
 //! ZP701: the optimizer's input in the host's memory differs from the gradient that was copied there.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::deviation::{Deviation, Pattern};
-use super::super::scope::{Extent, Scope};
-use super::Rule;
 use super::zp1xx_weights::scope;
+use crate::case::Case;
+use crate::deviation::{Deviation, Pattern};
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::spec::Offload;
 use zprobe_model::trace::Point;
 use zprobe_report::{Contribution, RuleCode};

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::{Rule, by_rank};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::RuleCode;
+use zprobe_report::words::by_rank;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP801"),
@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let Some((sequence, announced)) = case.observed.mismatches.first_key_value() else {
+    let Some((sequence, announced)) = case.observed.exchanges.mismatches.first_key_value() else {
         return Vec::new();
     };
     let mut finding = rule.finding(format!(

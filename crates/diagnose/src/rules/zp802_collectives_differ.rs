@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::deviation::Pattern;
-use super::super::observed::{BucketFlush, Collective};
-use super::super::scope::Scope;
-use super::{Rule, abridged, by_rank};
+use crate::case::Case;
+use crate::deviation::Pattern;
+use crate::observed::{BucketFlush, EnteredCollective};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_report::RuleCode;
+use zprobe_report::words::{abridged, by_rank};
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP802"),
@@ -28,16 +28,17 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 /// Reports the first collective number under which ranks issued different collectives.
 fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     // Ranks that compare before they issue a collective report a mismatch themselves (ZP801).
-    let issued =
-        |collective: &&Collective<'_>| !case.observed.mismatches.contains_key(&collective.sequence);
+    let issued = |collective: &&EnteredCollective<'_>| {
+        !case.observed.exchanges.mismatches.contains_key(&collective.sequence)
+    };
     // A collective that a rank did not reach is no difference: the rank may have died, or the trace may have ended.
-    let mut entered: BTreeMap<u64, Vec<(usize, Collective<'_>)>> = BTreeMap::new();
-    for (rank, process) in case.observed.processes.iter().enumerate() {
-        for &collective in process.collectives.iter().filter(issued) {
+    let mut entered: BTreeMap<u64, Vec<(usize, EnteredCollective<'_>)>> = BTreeMap::new();
+    for (rank, collectives) in case.observed.exchanges.entered.iter().enumerate() {
+        for &collective in collectives.iter().filter(issued) {
             entered.entry(collective.sequence).or_default().push((rank, collective));
         }
     }
-    let differ = |ranks: &[(usize, Collective<'_>)]| {
+    let differ = |ranks: &[(usize, EnteredCollective<'_>)]| {
         ranks.iter().any(|(_, collective)| *collective != ranks[0].1)
     };
     let (sequence, ranks) = entered.into_iter().find(|(_, ranks)| differ(ranks))?;
@@ -46,26 +47,28 @@ fn collectives(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
          other's data, or the run ends here"
     ));
     // A single rank that disagrees with all others is at fault; of two ranks, neither is known to be at fault.
-    let alone = |own: &Collective<'_>| ranks.iter().filter(|(_, other)| other == own).count() == 1;
+    let alone =
+        |own: &EnteredCollective<'_>| ranks.iter().filter(|(_, other)| other == own).count() == 1;
     let odd: Vec<usize> =
         ranks.iter().filter(|(_, own)| alone(own)).map(|(rank, _)| *rank).collect();
     if let ([rank], 3..) = (&odd[..], ranks.len()) {
         finding.rank = Some(*rank);
     }
-    finding.evidence = by_rank(ranks.iter().map(|(rank, Collective { op, dtype, numel, .. })| {
-        (*rank, format!("{op} of {numel} {dtype}"))
-    }));
+    finding.evidence =
+        by_rank(ranks.iter().map(|(rank, EnteredCollective { op, dtype, numel, .. })| {
+            (*rank, format!("{op} of {numel} {dtype}"))
+        }));
     Some(Sighting::new(finding, Scope::default()))
 }
 
 /// Reports the first bucket that ranks flushed with different parameters, or in different order, in a step with an
-/// unexplained gradient. Some engines sort the parameters in a bucket, so that different order by itself is no
+/// unexplained gradient. Some engines sort the parameters in a bucket, so that a different order by itself is no
 /// mistake.
 fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let unexplained = case.deviations.iter().filter(|it| it.pattern == Pattern::Unexplained);
     let unexplained: BTreeSet<usize> = unexplained.map(|it| it.step).collect();
     let mut flushed: BTreeMap<_, Vec<&BucketFlush<'_>>> = BTreeMap::new();
-    for flush in case.observed.flushes.iter().filter(|it| unexplained.contains(&it.step)) {
+    for flush in case.observed.hooks.flushes.iter().filter(|it| unexplained.contains(&it.step)) {
         flushed.entry((flush.step, flush.microbatch, flush.flush)).or_default().push(flush);
     }
     flushed.retain(|_, ranks| ranks.iter().any(|flush| flush.params != ranks[0].params));
@@ -79,7 +82,7 @@ fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     );
     (finding.step, finding.microbatch) = (Some(step), Some(microbatch));
     finding.bucket = Some(bucket);
-    let name = |&param: &usize| case.observed.param_name(param);
+    let name = |&param: &usize| case.observed.model.param_name(param);
     finding.evidence =
         by_rank(ranks.iter().map(|flush| {
             (flush.rank, abridged(&flush.params.iter().map(name).collect::<Vec<_>>()))

@@ -1,14 +1,13 @@
 //! ZP901: a rank's process ended before its work was done.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::Process;
-use super::super::scope::Scope;
-use super::super::signatures::recognise;
-use super::super::stacks::{Place, own_lines};
-use super::super::summary::last_words;
-use super::{Rule, by_rank, counted};
+use crate::case::Case;
+use crate::observed::RankProcess;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
+use crate::signatures::recognise;
+use crate::stacks::{StackPlace, own_lines};
 use zprobe_model::trace::{AgentLoss, Event, Outcome};
+use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, Finding, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -24,8 +23,9 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let observed = &case.observed;
     let left_alone = observed.left_alone();
-    let died: Vec<(usize, &Process<'_>, String)> = observed
+    let died: Vec<(usize, &RankProcess<'_>, String)> = observed
         .processes
+        .ranks
         .iter()
         .enumerate()
         .filter(|(rank, process)| !process.finished && !left_alone.contains(rank))
@@ -33,11 +33,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         .collect();
     // A rank that was taken down by another one either says so in its error, or exits plainly after a signal
     // elsewhere or after the loss of a machine.
-    let by_signal = |process: &Process<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
-    let with_agent = |process: &Process<'_>| process.outcome == Some(Outcome::Lost);
-    let any = |is_one: &dyn Fn(&Process<'_>) -> bool| died.iter().any(|(_, it, _)| is_one(it));
+    let by_signal = |process: &RankProcess<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
+    let with_agent = |process: &RankProcess<'_>| process.outcome == Some(Outcome::Lost);
+    let any = |is_one: &dyn Fn(&RankProcess<'_>) -> bool| died.iter().any(|(_, it, _)| is_one(it));
     let (any_signal, any_lost) = (any(&by_signal), any(&with_agent));
-    let is_root = |process: &Process<'_>| match (any_signal, any_lost) {
+    let is_root = |process: &RankProcess<'_>| match (any_signal, any_lost) {
         (true, _) => by_signal(process),
         (false, true) => with_agent(process),
         (false, false) => !process.blames_a_peer(),
@@ -63,10 +63,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 struct Alike<'a> {
     ending: String,
     failure: Option<&'a str>,
-    ranks: Vec<(usize, &'a Process<'a>)>,
+    ranks: Vec<(usize, &'a RankProcess<'a>)>,
 }
 
-fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
+fn alike<'a>(roots: Vec<(usize, &'a RankProcess<'a>, String)>) -> Vec<Alike<'a>> {
     let mut groups: Vec<Alike<'a>> = Vec::new();
     for (rank, process, ending) in roots {
         let failure = process.failure;
@@ -84,7 +84,10 @@ fn alike<'a>(roots: Vec<(usize, &'a Process<'a>, String)>) -> Vec<Alike<'a>> {
 fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let Alike { ending, failure, ranks } = alike;
     // A rank that fails before its script runs leaves only its standard error.
-    let stderr = ranks.iter().find_map(|(_, process)| process.stderr).or(case.observed.host_stderr);
+    let stderr = ranks
+        .iter()
+        .find_map(|(_, process)| process.stderr)
+        .or(case.observed.processes.host_stderr);
     let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
     let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
     let known = failure.and_then(recognise);
@@ -93,7 +96,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
         message =
             format!("this engine cannot run this configuration here: {}: {message}", known.meaning);
     }
-    let own = |process: &Process<'_>| Place::of(process).and_then(|place| place.own);
+    let own = |process: &RankProcess<'_>| StackPlace::of(process).and_then(|place| place.own);
     let places: Vec<_> = ranks.iter().map(|(_, process)| own(process)).collect();
     if let [Some(place), others @ ..] = &places[..]
         && others.iter().all(|other| other.as_ref() == Some(place))
@@ -113,14 +116,14 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
     let ending = if failure.is_some() { format!("{ending}, ") } else { String::new() };
     let last = ranks.iter();
     let last =
-        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", last_words(process))));
+        last.map(|(rank, process)| (*rank, format!("{ending}last: {}", process.last_words())));
     finding.evidence.extend(by_rank(last));
     let own = ranks.iter().filter_map(|(rank, process)| Some((*rank, own_lines(process)?)));
     finding.evidence.extend(by_rank(own.map(|(rank, lines)| (rank, format!("at {lines}")))));
     if failure.is_some() {
         finding.evidence.extend(numbers.first().and_then(|&rank| before(case, rank)));
     }
-    if let Some((_, Process { last_phase: Some(phase), .. })) = ranks.first()
+    if let Some((_, RankProcess { last_phase: Some(phase), .. })) = ranks.first()
         && let Event::PhaseEntered { step, microbatch, .. } = phase
     {
         (finding.step, finding.microbatch) = (Some(*step), Some(*microbatch));
@@ -130,7 +133,7 @@ fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
 
 /// Describes a rank's last backward and last bucket before its end.
 fn before(case: &Case<'_>, rank: usize) -> Option<String> {
-    let backwards = &case.observed.backwards;
+    let backwards = &case.observed.hooks.backwards;
     let (at, backward) = backwards.iter().rfind(|(at, _)| at.rank == rank)?;
     let mut known = format!(
         "in its last backward, step {}, microbatch {}: {} AccumulateGrad nodes",
@@ -139,14 +142,14 @@ fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     if let Some(fired) = backward.fired {
         known.push_str(&format!(", {} hooks fired", fired.iter().sum::<u32>()));
     }
-    if let Some(flush) = case.observed.flushes.iter().rfind(|flush| flush.rank == rank) {
+    if let Some(flush) = case.observed.hooks.flushes.iter().rfind(|flush| flush.rank == rank) {
         known.push_str(&format!("; in its last bucket, {} elements", flush.elements));
     }
     Some(known)
 }
 
 /// Describes the ending of a process; `None` if zprobe ended the process after the run.
-fn ending(process: &Process<'_>) -> Option<String> {
+fn ending(process: &RankProcess<'_>) -> Option<String> {
     let outcome = process.outcome?;
     match outcome {
         Outcome::Lost => Some(match process.lost {

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::observed::{Process, TimedOut};
-use super::super::scope::Scope;
-use super::super::stacks::{Place, told};
-use super::super::summary::last_words;
-use super::{Rule, by_rank, counted};
+use crate::case::Case;
+use crate::observed::{RankProcess, TimedOut};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
+use crate::stacks::{StackPlace, told};
 use zprobe_engines as engines;
 use zprobe_model::spec::{Observation, RunSpec};
 use zprobe_model::trace::{Event, Meeting, Waiting};
+use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, RuleCode};
 
 pub(super) const RULE: Rule = Rule {
@@ -25,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.timed_out else {
+    let Some(TimedOut { named, waiting, timeout_s }) = &case.observed.processes.timed_out else {
         return Vec::new();
     };
     let waits = |rank: usize| waiting.iter().any(|waiting| waiting.rank == rank);
@@ -69,7 +68,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         Some(told_stopped(&stopped, &places))
     };
     let mut message = match told_places {
-        Some(at) if case.observed.processes.iter().all(|it| it.last.is_none()) => format!(
+        Some(at) if case.observed.processes.ranks.iter().all(|it| it.last.is_none()) => format!(
             "hung before the first backward: {at}: no event for {timeout_s} s (raise --timeout if the \
              script takes longer to load)"
         ),
@@ -93,22 +92,23 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if let [rank] = ranks[..] {
         finding.rank = Some(rank);
     }
-    let process = |rank: usize| -> &Process<'_> { &case.observed.processes[rank] };
+    let process = |rank: usize| -> &RankProcess<'_> { &case.observed.processes.ranks[rank] };
     for &rank in &ranks {
         if let Some(Event::PhaseEntered { step, microbatch, .. }) = process(rank).last_phase {
             finding.step = Some(*step);
             finding.microbatch = Some(*microbatch);
         }
     }
-    let last = |&rank: &usize| (rank, format!("last: {}", last_words(process(rank))));
+    let last = |&rank: &usize| (rank, format!("last: {}", process(rank).last_words()));
     finding.evidence.extend(by_rank(ranks.iter().map(last)));
     let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
     if let (2.., true, Some(why)) = (outside, places.is_empty(), unseen(case.observed.spec)) {
         finding.evidence.push(format!("it is unknown which of them waits for another: {why}"));
     }
     if !mutual {
-        let waited =
-            waiting.iter().map(|it| (it.rank, format!("waited: {}", last_words(process(it.rank)))));
+        let waited = waiting
+            .iter()
+            .map(|it| (it.rank, format!("waited: {}", process(it.rank).last_words())));
         for message in by_rank(waited) {
             finding.consequences.push(Consequence { code: rule.code.to_owned(), message });
         }
@@ -117,27 +117,27 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
-    case.observed.processes[rank].is_stopped
+    case.observed.processes.ranks[rank].is_stopped
 }
 
 /// Describes the stopped ranks, and the places of the others.
-fn told_stopped(stopped: &[usize], places: &[(usize, Place)]) -> String {
+fn told_stopped(stopped: &[usize], places: &[(usize, StackPlace)]) -> String {
     let is = if stopped.len() == 1 { "is" } else { "are" };
     let who = format!("{} {is} stopped, by SIGSTOP or a debugger", counted("rank", stopped));
-    let others: Vec<(usize, Place)> =
+    let others: Vec<(usize, StackPlace)> =
         places.iter().filter(|(rank, _)| !stopped.contains(rank)).cloned().collect();
     if others.is_empty() { who } else { format!("{who}, while {}", told(&others)) }
 }
 
 /// Returns the places of ranks in their programs, if their stacks were recorded.
-fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, Place)> {
-    let place = |rank: usize| Some((rank, Place::of(&case.observed.processes[rank])?));
+fn places(case: &Case<'_>, ranks: &BTreeSet<usize>) -> Vec<(usize, StackPlace)> {
+    let place = |rank: usize| Some((rank, StackPlace::of(&case.observed.processes.ranks[rank])?));
     ranks.iter().filter_map(|rank| place(*rank)).collect()
 }
 
 /// Returns the ranks that wait for no other rank while others wait; these are the ranks that hang. Empty if all ranks
 /// wait, or none.
-fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
+fn outside(places: &[(usize, StackPlace)]) -> Vec<(usize, StackPlace)> {
     let (waiting, at_work): (Vec<_>, Vec<_>) =
         places.iter().cloned().partition(|(_, place)| place.meeting.is_some());
     if waiting.is_empty() { Vec::new() } else { at_work }
@@ -145,7 +145,7 @@ fn outside(places: &[(usize, Place)]) -> Vec<(usize, Place)> {
 
 /// Returns the places of the ranks that do not wait for others: by their stacks, or else by the collectives that all
 /// ranks issued.
-fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)> {
+fn at_work(places: &[(usize, StackPlace)], waiting: &[Waiting]) -> Vec<(usize, StackPlace)> {
     let by_stacks = outside(places);
     if !by_stacks.is_empty() || waiting.is_empty() {
         return by_stacks;
@@ -156,11 +156,11 @@ fn at_work(places: &[(usize, Place)], waiting: &[Waiting]) -> Vec<(usize, Place)
 
 /// Describes the places of the ranks that hang, and then of the ranks that wait for them; `None` if no stack was
 /// recorded.
-fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<String> {
+fn told_places(places: &[(usize, StackPlace)], at_work: &[(usize, StackPlace)]) -> Option<String> {
     if at_work.is_empty() {
         return (!places.is_empty()).then(|| told(places));
     }
-    let waiting: Vec<(usize, Place)> =
+    let waiting: Vec<(usize, StackPlace)> =
         places.iter().filter(|place| !at_work.contains(place)).cloned().collect();
     if waiting.is_empty() {
         return Some(told(at_work));
@@ -170,7 +170,7 @@ fn told_places(places: &[(usize, Place)], at_work: &[(usize, Place)]) -> Option<
 
 /// Returns the meeting in which all unfinished ranks hang, if there are at least two such ranks.
 fn together(case: &Case<'_>, hung: &[(usize, Option<Meeting>)]) -> Option<Meeting> {
-    let at_work = case.observed.processes.iter().filter(|process| !process.finished).count();
+    let at_work = case.observed.processes.ranks.iter().filter(|process| !process.finished).count();
     let meeting = hung.first().and_then(|(_, meeting)| *meeting)?;
     let alike = hung.iter().all(|(_, other)| *other == Some(meeting));
     (alike && hung.len() >= 2 && hung.len() == at_work).then_some(meeting)
@@ -188,7 +188,8 @@ fn waiters(waiting: &[Waiting]) -> impl Iterator<Item = (Vec<usize>, Meeting)> {
     groups.into_iter()
 }
 
-/// Returns the reason why a rank may wait in a collective that it never announced; `None` if it cannot.
+/// Returns the reason why a rank may wait in a collective that it never announced; `None` if all collectives are
+/// announced.
 fn unseen(spec: &RunSpec) -> Option<&'static str> {
     let unwatched = engines::of(spec.engine()).unwatched?;
     Some(match spec.observe {

@@ -1,9 +1,8 @@
 //! ZP903: a rank wrote a line on its event channel that violates the protocol.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::Scope;
-use super::Rule;
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::trace::Violation;
 use zprobe_report::RuleCode;
 
@@ -19,6 +18,7 @@ pub(super) const RULE: Rule = Rule {
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     case.observed
+        .processes
         .broken
         .iter()
         .map(|broken| {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::scope::{Extent, Scope};
-use super::{Rule, counted};
+use crate::case::Case;
+use crate::rule::{Rule, Sighting};
+use crate::scope::{Extent, Scope};
 use zprobe_model::trace::digest;
 use zprobe_report::RuleCode;
+use zprobe_report::words::counted;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP904"),
@@ -24,17 +24,18 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let mut differing: Vec<(usize, usize)> = Vec::new();
     let mut seen: HashSet<(usize, *const String)> = HashSet::new();
     // Most ranks gathered the same list, which the trace stores once.
-    let lists = observed.gathered.iter().filter(|it| seen.insert((it.step, it.in_band.as_ptr())));
+    let lists =
+        observed.exchanges.gathered.iter().filter(|it| seen.insert((it.step, it.in_band.as_ptr())));
     for gathered in lists {
         for (source, in_band) in gathered.in_band.iter().enumerate() {
-            let out_of_band = observed.digests.get(&(source, gathered.step));
+            let out_of_band = observed.exchanges.out_of_band.get(&(source, gathered.step));
             let key = (gathered.step, source);
             if out_of_band.is_some_and(|digest| digest != in_band) && !differing.contains(&key) {
                 differing.push(key);
             }
         }
     }
-    let recorded = observed.buffers.iter().filter(|buffer| buffer.payload.has_content());
+    let recorded = observed.buffers.all.iter().filter(|buffer| buffer.payload.has_content());
     let damaged = recorded.filter(|buffer| {
         let intact = |bytes: Vec<u8>| digest(&bytes) == buffer.payload.digest;
         !buffer.payload.bytes().is_ok_and(intact)

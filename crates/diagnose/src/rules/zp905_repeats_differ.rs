@@ -1,12 +1,12 @@
 //! ZP905: repeats of the same run do not have the same bits.
 
-use super::super::Case;
-use super::super::causes::Sighting;
-use super::super::repeats::{First, What};
-use super::super::scope::Scope;
-use super::{Rule, counted};
+use crate::case::Case;
+use crate::race::{FirstDifference, ValueKind};
+use crate::rule::{Rule, Sighting};
+use crate::scope::Scope;
 use zprobe_model::spec::Model;
 use zprobe_model::trace::Point;
+use zprobe_report::words::counted;
 use zprobe_report::{RuleCode, Severity};
 
 pub(super) const RULE: Rule = Rule {
@@ -23,7 +23,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Some(first) = case.repeats else { return Vec::new() };
     let moment = &first.moment;
     let mut finding = rule.finding(format!(
-        "{} of {} repeats of the same run hold other bits than repeat 0, first in the {}",
+        "{} of {} repeats of the same run are not bit-identical to repeat 0, first in the {}",
         first.repeats.len(),
         first.seen,
         moment.what.describe(),
@@ -35,7 +35,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     finding.step = moment.step;
     finding.microbatch = moment.microbatch();
     finding.rank = (first.ranks.len() == 1).then_some(moment.rank);
-    finding.param = first.only_param().map(|param| case.observed.param_name(param));
+    finding.param = first.only_param().map(|param| case.observed.model.param_name(param));
     finding.bucket = first.only_param().and_then(|param| bucket(case, first, param));
     finding.evidence.push(format!("unlike repeat 0: {}", counted("repeat", &first.repeats)));
     if first.ranks.len() > 1 {
@@ -48,11 +48,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 }
 
 /// Returns the flush that reduced the parameter over the ranks before this moment; `None` if it is not unique.
-fn bucket(case: &Case<'_>, first: &First, param: usize) -> Option<usize> {
+fn bucket(case: &Case<'_>, first: &FirstDifference, param: usize) -> Option<usize> {
     let moment = &first.moment;
     let reduced = [Point::Reduced, Point::BeforeStep, Point::OptimizerInput];
-    let is_behind = reduced.iter().any(|point| moment.what == What::Gradient(*point));
-    let mut flushes = case.observed.flushes.iter().filter(|flush| {
+    let is_behind = reduced.iter().any(|point| moment.what == ValueKind::Gradient(*point));
+    let mut flushes = case.observed.hooks.flushes.iter().filter(|flush| {
         is_behind && Some(flush.step) == moment.step && flush.params.contains(&param)
     });
     let flush = flushes.next()?;

@@ -1,70 +1,36 @@
-//! Repeats of one run: differences between them, to the last bit, were decided by chance.
+//! The comparison of repeats of the same run. If repeats differ in any bit, chance has decided something.
 //!
 //! Each repeat is diagnosed by itself, like any run. In addition, all of its recorded values are compared with those
 //! of the first repeat at the same [`Moment`]. A value that a repeat lacks because it ended early is no difference.
 
-mod moments;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::moments::{Elements, InParam, Left, elements, moments};
-pub use self::moments::{Moment, What};
-use super::observed::Observed;
-use super::{diagnose, examine, rules};
+use crate::diagnosis::{diagnose, examine};
+use crate::observed::Observed;
+use crate::race::{FirstDifference, Moment, ValueDifference, difference, moments};
+use crate::rules;
 use zprobe_model::trace::Trace;
 use zprobe_report::words::{amount, counted};
-use zprobe_report::{
-    Consequence, Finding, RepeatDifference, Repeats as Summary, Report, Severity, Verdict,
-};
-
-/// The first moment at which repeats differ.
-#[derive(Clone, Debug)]
-pub struct First {
-    /// The moment of the first rank that differs.
-    pub moment: Moment,
-    /// The ranks that differ at this moment.
-    pub ranks: Vec<usize>,
-    /// The numbers of the repeats that differ from the first one at this moment, on any rank.
-    pub repeats: Vec<usize>,
-    /// The number of repeats that reached this moment.
-    pub seen: usize,
-    /// The difference between the first repeat and the repeat `example`.
-    difference: Difference,
-    /// The number of the repeat that `difference` is about.
-    example: usize,
-    /// The number of later moments at which repeats differ, and the number of all moments.
-    pub later: (usize, usize),
-}
-
-/// The difference between a moment of one repeat and the same moment of the first repeat.
-#[derive(Clone, Debug)]
-enum Difference {
-    Elements(Elements),
-    Numbers(Option<f64>, Option<f64>),
-    /// The moment is missing in one of the two repeats, although both finished.
-    Absent {
-        /// True if only the later repeat reached the moment.
-        here: bool,
-    },
-}
+use zprobe_report::{Consequence, Finding, RepeatDifference, Repeats, Report, Severity, Verdict};
 
 /// The comparison of the repeats of a run, to which repeats are added one after the other.
-pub struct Repeats {
+pub struct RepeatComparison {
     first: Trace,
     /// The number of repeats that reached each moment.
     seen: BTreeMap<Moment, usize>,
     /// The numbers of the repeats that differ from the first one, by moment.
     differing: BTreeMap<Moment, Vec<usize>>,
-    /// The difference at the first moment at which each repeat differs.
-    how: BTreeMap<Moment, Difference>,
-    /// The verdict on each repeat. `findings` has the findings of each repeat, and `shown` the worst report with the
-    /// number of its repeat.
+    /// The values that differ at the first moment at which each repeat differs from repeat 0.
+    how: BTreeMap<Moment, ValueDifference>,
+    /// The verdict on each repeat.
     verdicts: Vec<Verdict>,
+    /// The findings of each repeat.
     findings: Vec<Vec<Finding>>,
+    /// The number of the repeat with the worst verdict, and its report.
     shown: (usize, Report),
 }
 
-impl Repeats {
+impl RepeatComparison {
     /// Starts the comparison with repeat 0.
     pub fn new(first: Trace) -> Self {
         let report = diagnose(&first);
@@ -79,7 +45,7 @@ impl Repeats {
         }
     }
 
-    /// Adds the next repeat.
+    /// Adds the next repeat, and compares it with repeat 0.
     pub fn add(&mut self, trace: &Trace) {
         let number = self.verdicts.len();
         self.compare(number, trace);
@@ -96,9 +62,9 @@ impl Repeats {
     fn compare(&mut self, number: usize, trace: &Trace) {
         let (ours, theirs) = (moments(&self.first), moments(trace));
         let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
-        let both_finished = observed.all_finished() && other.all_finished();
+        let both_finished = observed.processes.all_finished() && other.processes.all_finished();
         let mut is_first = true;
-        let mut note = |moment: Moment, how: Difference| {
+        let mut note = |moment: Moment, how: ValueDifference| {
             self.differing.entry(moment).or_default().push(number);
             if std::mem::take(&mut is_first) {
                 self.how.entry(moment).or_insert(how);
@@ -115,7 +81,7 @@ impl Repeats {
                 }
                 (one, _) if both_finished => {
                     *self.seen.entry(moment).or_default() += usize::from(one.is_none());
-                    note(moment, Difference::Absent { here: one.is_none() });
+                    note(moment, ValueDifference::Absent { here: one.is_none() });
                 }
                 _ => {}
             }
@@ -123,13 +89,13 @@ impl Repeats {
     }
 
     /// Returns the first moment at which repeats differ, if there is one.
-    fn earliest(&self) -> Option<First> {
+    fn earliest(&self) -> Option<FirstDifference> {
         let (&moment, of_rank) = self.differing.first_key_value()?;
         let beside = self.differing.range(moment..).take_while(|(it, _)| it.is_beside(&moment));
         let (ranks, repeats): (Vec<usize>, Vec<&Vec<usize>>) =
             beside.map(|(it, repeats)| (it.rank, repeats)).unzip();
         let repeats: BTreeSet<usize> = repeats.into_iter().flatten().copied().collect();
-        Some(First {
+        Some(FirstDifference {
             moment,
             repeats: repeats.into_iter().collect(),
             // The first repeat that differs at this moment does not differ before.
@@ -139,7 +105,7 @@ impl Repeats {
                 .how
                 .get(&moment)
                 .cloned()
-                .unwrap_or(Difference::Absent { here: false }),
+                .unwrap_or(ValueDifference::Absent { here: false }),
             later: (self.differing.len() - ranks.len(), self.seen.len()),
             ranks,
         })
@@ -175,7 +141,7 @@ impl Repeats {
             what: moment.what.describe().to_owned(),
             repeats: repeats.clone(),
         });
-        report.repeats = Some(Summary {
+        report.repeats = Some(Repeats {
             shown,
             compared: self.seen.len(),
             differences: differences.collect(),
@@ -185,30 +151,8 @@ impl Repeats {
     }
 }
 
-fn difference(
-    observed: &Observed<'_>,
-    rank: usize,
-    one: &Left<'_>,
-    two: &Left<'_>,
-) -> Option<Difference> {
-    if one.is_same(two) {
-        return None;
-    }
-    Some(match (one, two) {
-        (Left::Buffer(layout, one), Left::Buffer(_, two)) => {
-            match elements(observed, rank, *layout, one, two) {
-                Some(elements) if elements.differing == 0 => return None,
-                Some(elements) => Difference::Elements(elements),
-                None => Difference::Absent { here: false },
-            }
-        }
-        (Left::Number(one), Left::Number(two)) => Difference::Numbers(*one, *two),
-        _ => Difference::Absent { here: false },
-    })
-}
-
-/// Merges the findings of all repeats to one for each rule, taken from the shown repeat if it has one. A finding that
-/// some repeats lack lists the repeats that have it.
+/// Merges the findings of all repeats, so that each rule has one finding: that of the shown repeat, if it has one. If
+/// only some repeats have the finding, its evidence lists them.
 fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     let mut findings: Vec<Finding> = by_repeat[shown].clone();
     for finding in by_repeat.iter().flatten() {
@@ -232,9 +176,9 @@ fn merged(by_repeat: &[Vec<Finding>], shown: usize) -> Vec<Finding> {
     findings
 }
 
-/// Moves findings that not all repeats have, or that they have in different places, under the race as its
-/// consequences, and returns the others. A crash is never moved, and nothing is moved under a warning, because sums
-/// in another order do not cause errors.
+/// Makes each finding that only some repeats have, or that repeats have in different places, a consequence of the
+/// race, and returns the others. A crash is never moved, and nothing is moved under a warning, because sums in another
+/// order do not cause errors.
 fn without_consequences(
     race: &mut Finding,
     findings: Vec<Finding>,
@@ -260,73 +204,24 @@ fn without_consequences(
     roots
 }
 
-/// True if a repeat has a finding of this rule, as a finding or as a consequence.
+/// True if these findings of a repeat, or their consequences, include one of the rule `code`.
 fn has(findings: &[Finding], code: &str) -> bool {
     let mut consequences = findings.iter().flat_map(|finding| &finding.consequences);
     findings.iter().any(|it| it.code == code) || consequences.any(|it| it.code == code)
 }
 
-/// True if every repeat has a finding of this rule.
+/// True if every repeat has a finding or a consequence of the rule `code`.
 fn in_all(by_repeat: &[Vec<Finding>], code: &str) -> bool {
     by_repeat.iter().all(|findings| has(findings, code))
 }
 
-/// True if a repeat has a finding of the same rule in the same place, or only as a consequence, whose place is
-/// unknown.
+/// True if these findings of a repeat include one of the same rule in the same place as `finding`. A consequence of
+/// the same rule counts too, because its place is unknown.
 fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
     let place = |it: &Finding| (it.step, it.microbatch, it.rank, it.bucket, it.param.clone());
     let mut own = findings.iter().filter(|it| it.code == finding.code).peekable();
     match own.peek() {
         Some(_) => own.any(|it| place(it) == place(finding)),
         None => has(findings, &finding.code),
-    }
-}
-
-impl First {
-    /// Returns the index of the parameter that differs, if it is only one.
-    pub fn only_param(&self) -> Option<usize> {
-        match &self.difference {
-            Difference::Elements(Elements { params, .. }) => match &params[..] {
-                [only] => Some(only.param),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Describes the difference, one fact per line.
-    pub fn facts(&self, observed: &Observed<'_>) -> Vec<String> {
-        const SHOWN: usize = 4;
-        let repeat = self.example;
-        let number = |it: &Option<f64>| it.map_or("not finite".to_owned(), |it| it.to_string());
-        let elements = match &self.difference {
-            Difference::Elements(elements) => elements,
-            Difference::Numbers(one, two) => {
-                return vec![format!(
-                    "{} in repeat 0, {} in repeat {repeat}",
-                    number(one),
-                    number(two)
-                )];
-            }
-            Difference::Absent { here } => {
-                let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
-                return vec![format!(
-                    "repeat {less} recorded less at this moment than repeat {more}"
-                )];
-            }
-        };
-        let mut facts = vec![format!(
-            "repeats 0 and {repeat} differ in {} of {} elements; the first of these is {} in repeat 0 and {} in \
-             repeat {repeat}",
-            elements.differing, elements.of, elements.first.0, elements.first.1,
-        )];
-        for InParam { param, first, last, count } in elements.params.iter().take(SHOWN) {
-            let name = observed.param_name(*param);
-            facts.push(format!("{name}: {}, from {first} to {last}", amount(*count, "element")));
-        }
-        if elements.params.len() > SHOWN {
-            facts.push(format!("and {} more parameters", elements.params.len() - SHOWN));
-        }
-        facts
     }
 }

@@ -6,31 +6,31 @@ use std::ops::Range;
 use crate::observed::Observed;
 use zprobe_model::trace::{Event, LayoutName, Payload, Point, Trace};
 
-/// A moment of one rank's journey. Moments are ordered by the journey, and by rank within a moment.
+/// The time at which a rank recorded a value. Moments are ordered as in the run, and moments of the same time by rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
     /// The index of the optimizer step; `None` before the first step.
     pub step: Option<usize>,
-    /// The microbatch, or the part of the step after the last microbatch.
+    /// The microbatch in which the value was recorded, or the part of the step after the last microbatch.
     microbatch: Inside,
     /// The kind of the recorded value.
-    pub what: What,
-    /// The index among moments of the same kind in the same microbatch, because a loss may go backward in parts.
+    pub what: ValueKind,
+    /// The index of the value among the values of the same kind in the microbatch: a loss may go backward in parts.
     occurrence: usize,
     /// The rank that recorded the value.
     pub rank: usize,
 }
 
-/// A place inside a step.
+/// A part of a step: one of its microbatches, or the part after the last microbatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Inside {
     Microbatch(usize),
     Step,
 }
 
-/// The kind of a recorded value, in the order of the journey.
+/// The kind of a recorded value, in the order in which a step produces them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum ValueKind {
     /// The loss of a microbatch.
     Loss,
     /// A buffer with gradients, recorded at this point.
@@ -45,7 +45,7 @@ pub enum What {
 
 /// A recorded value that can be compared.
 #[derive(Clone, Copy, Debug)]
-pub enum Left<'a> {
+pub enum RecordedValue<'a> {
     /// A number, which is compared bit for bit; `None` if it is not finite.
     Number(Option<f64>),
     /// A buffer, with its layout.
@@ -53,7 +53,7 @@ pub enum Left<'a> {
 }
 
 impl Moment {
-    /// Returns the microbatch; `None` after the accumulation.
+    /// Returns the microbatch of the moment; `None` for a moment after the accumulation.
     pub fn microbatch(&self) -> Option<usize> {
         match self.microbatch {
             Inside::Microbatch(microbatch) => Some(microbatch),
@@ -67,33 +67,33 @@ impl Moment {
     }
 }
 
-impl What {
+impl ValueKind {
     /// Returns the kind as text.
     pub const fn describe(self) -> &'static str {
         match self {
-            What::Loss => "loss",
-            What::Gradient(point) | What::Weights(point) => point.describe(),
-            What::LossScale => "loss scale",
-            What::GradientNorm => "norm of the gradient",
+            ValueKind::Loss => "loss",
+            ValueKind::Gradient(point) | ValueKind::Weights(point) => point.describe(),
+            ValueKind::LossScale => "loss scale",
+            ValueKind::GradientNorm => "norm of the gradient",
         }
     }
 
     fn of(point: Point) -> Self {
         match point {
-            Point::MasterWeights | Point::Parameters => What::Weights(point),
-            _ => What::Gradient(point),
+            Point::MasterWeights | Point::Parameters => ValueKind::Weights(point),
+            _ => ValueKind::Gradient(point),
         }
     }
 }
 
-impl Left<'_> {
+impl RecordedValue<'_> {
     /// True if both values are the same to the last bit.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Left::Number(one), Left::Number(two)) => {
+            (RecordedValue::Number(one), RecordedValue::Number(two)) => {
                 one.map(f64::to_bits) == two.map(f64::to_bits)
             }
-            (Left::Buffer(_, one), Left::Buffer(_, two)) => {
+            (RecordedValue::Buffer(_, one), RecordedValue::Buffer(_, two)) => {
                 (one.dtype, one.numel, &one.digest) == (two.dtype, two.numel, &two.digest)
             }
             _ => false,
@@ -102,7 +102,7 @@ impl Left<'_> {
 }
 
 /// Returns all recorded values of a run, by moment.
-pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
+pub fn moments(trace: &Trace) -> BTreeMap<Moment, RecordedValue<'_>> {
     let mut moments = BTreeMap::new();
     for (sender, event) in trace.events() {
         let Some(rank) = sender else { continue };
@@ -118,38 +118,43 @@ pub fn moments(trace: &Trace) -> BTreeMap<Moment, Left<'_>> {
     moments
 }
 
-type Entry<'a> = (Option<usize>, Option<usize>, What, Left<'a>);
+type TimedValue<'a> = (Option<usize>, Option<usize>, ValueKind, RecordedValue<'a>);
 
-fn left_by(event: &Event) -> Vec<Entry<'_>> {
+fn left_by(event: &Event) -> Vec<TimedValue<'_>> {
     match event {
         Event::Loss { step, microbatch, value } => {
-            vec![(Some(*step), Some(*microbatch), What::Loss, Left::Number(*value))]
+            vec![(Some(*step), Some(*microbatch), ValueKind::Loss, RecordedValue::Number(*value))]
         }
         Event::Buffer { step, microbatch, point, layout, payload } => {
-            vec![(*step, *microbatch, What::of(*point), Left::Buffer(*layout, payload))]
+            vec![(
+                *step,
+                *microbatch,
+                ValueKind::of(*point),
+                RecordedValue::Buffer(*layout, payload),
+            )]
         }
         Event::LossScaled { step, scale, overflow } => {
-            let skipped = Left::Number(Some(f64::from(u8::from(*overflow))));
-            let scale = Left::Number(Some(*scale));
-            [scale, skipped].map(|left| (Some(*step), None, What::LossScale, left)).into()
+            let skipped = RecordedValue::Number(Some(f64::from(u8::from(*overflow))));
+            let scale = RecordedValue::Number(Some(*scale));
+            [scale, skipped].map(|left| (Some(*step), None, ValueKind::LossScale, left)).into()
         }
         Event::GradientNorm { step, norm, .. } => {
-            vec![(Some(*step), None, What::GradientNorm, Left::Number(*norm))]
+            vec![(Some(*step), None, ValueKind::GradientNorm, RecordedValue::Number(*norm))]
         }
         _ => Vec::new(),
     }
 }
 
-/// The difference between two buffers, padding excluded.
+/// The elements in which two buffers differ, padding excluded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Elements {
+pub struct DifferingElements {
     /// The number of elements that differ.
     pub differing: usize,
     /// The number of elements that were compared.
     pub of: usize,
     /// The parameters with differing elements; empty if the layout is unknown.
     pub params: Vec<InParam>,
-    /// The first element that differs: its value in the first and in the second buffer.
+    /// The values of the first differing element, in the first and in the second buffer.
     pub first: (f64, f64),
 }
 
@@ -175,14 +180,15 @@ pub fn elements(
     layout: LayoutName,
     one: &Payload,
     two: &Payload,
-) -> Option<Elements> {
+) -> Option<DifferingElements> {
     let (bytes, others) = (one.bytes().ok()?, two.bytes().ok()?);
     let size = one.dtype.size();
     if (one.dtype, one.numel) != (two.dtype, two.numel) {
         return None;
     }
     let differs = |at: &usize| bytes[at * size..][..size] != others[at * size..][..size];
-    let mut elements = Elements { differing: 0, of: 0, params: Vec::new(), first: (0.0, 0.0) };
+    let mut elements =
+        DifferingElements { differing: 0, of: 0, params: Vec::new(), first: (0.0, 0.0) };
     let mut first = None;
     let mut take = |param: Option<usize>, range: Range<usize>, offset: usize| {
         elements.of += range.len();
@@ -203,7 +209,7 @@ pub fn elements(
             })),
         }
     };
-    match observed.recorded(rank, layout) {
+    match observed.model.recorded(rank, layout) {
         Some(segments) => {
             let mut start = 0;
             for segment in segments {
