@@ -101,7 +101,7 @@ impl Staging {
 /// The use of a DeepSpeed file by an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeepSpeedFile {
-    /// Every key of the file is either a setting of the run or refused.
+    /// Every key of the file is a setting of the run, has no effect on its sums, or is refused.
     Followed,
     /// The file is passed to the engine, which has the last word on the file's keys.
     PassedOn,
