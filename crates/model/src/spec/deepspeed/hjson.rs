@@ -27,8 +27,8 @@ pub(super) struct Parsed {
     pub content: Value,
     /// The offset in the text of each key, by its path, as in `/zero_optimization/stage`.
     pub places: BTreeMap<String, usize>,
-    /// The keys that are given more than once: the offset of each repetition, and the key's path.
-    pub repeated: Vec<(usize, String)>,
+    /// The paths of the keys that are given more than once. Their place is that of the last repetition.
+    pub repeated: Vec<String>,
 }
 
 /// Parses the text of a file.
@@ -123,8 +123,8 @@ impl Tree<'_> {
         let is_repeated = members.contains_key(key);
         if is_repeated || is_named {
             let path = path(above, key);
-            self.parsed.places.entry(path.clone()).or_insert(start);
-            self.parsed.repeated.extend(is_repeated.then_some((start, path)));
+            self.parsed.places.insert(path.clone(), start);
+            self.parsed.repeated.extend(is_repeated.then_some(path));
         }
         key.clone_into(next);
     }

@@ -1,5 +1,7 @@
 //! Reads single values of a DeepSpeed file, and collects the problems and the notes.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::complete::{overrule, remove};
@@ -19,7 +21,7 @@ const LARGEST_WHOLE: f64 = 9_007_199_254_740_992.0;
 /// A message about keys of the file.
 struct Remark {
     /// The paths of the keys. Empty for a remark about something that the file lacks.
-    keys: Vec<String>,
+    keys: BTreeSet<String>,
     text: String,
 }
 
@@ -38,12 +40,9 @@ impl<'a> Reader<'a> {
     pub(super) fn new(config: &'a DeepSpeedConfig, engine_use: DeepSpeedFile) -> Self {
         let mut reader =
             Self { config, engine_use, problems: Vec::new(), notes: Vec::new(), auto: Vec::new() };
-        for (again, key) in &config.parsed.repeated {
-            let (line, column) = config.document.place(*again..*again);
-            let text = format!(
-                "DeepSpeed refuses a key that is given twice; remove it here or at {line}:{column}"
-            );
-            reader.problem(&[key], &text);
+        for key in &config.parsed.repeated {
+            let text = "DeepSpeed refuses a key that is given twice; remove one of the two";
+            reader.problem(&[key], text);
         }
         reader
     }
@@ -146,9 +145,10 @@ impl<'a> Reader<'a> {
         add(&mut self.notes, paths, text);
     }
 
-    /// True if there are more problems than messages show.
+    /// True if there are remarks on more keys than messages show.
     pub(super) fn is_long(&self) -> bool {
-        self.problems.iter().map(|it| it.keys.len()).sum::<usize>() > MOST_SHOWN
+        let remarks = self.problems.iter().chain(&self.notes);
+        remarks.map(|remark| remark.keys.len()).sum::<usize>() > MOST_SHOWN
     }
 
     /// The content of the file for the real DeepSpeed, overridden by the flags of `asked`, and without `"auto"`.
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         if !auto.is_empty() {
             let text = "\"auto\" is left to the calling framework, so it counts as not set: zprobe's defaults \
                         apply, and flags such as --ga and --dtype change them";
-            self.notes.push(Remark { keys: auto, text: text.to_owned() });
+            self.notes.push(Remark { keys: auto.into_iter().collect(), text: text.to_owned() });
         }
         if self.problems.is_empty() {
             return Ok(self.lines(&self.notes));
@@ -214,16 +214,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Adds a remark, or adds its keys to an earlier remark with the same text. A remark that is there already is not
-/// repeated.
+/// Adds a remark, or adds its keys to an earlier remark with the same text.
 fn add(remarks: &mut Vec<Remark>, paths: &[&str], text: &str) {
-    let at = remarks.iter().position(|remark| remark.text == text).unwrap_or_else(|| {
-        remarks.push(Remark { keys: Vec::new(), text: text.to_owned() });
-        remarks.len() - 1
-    });
-    for path in paths {
-        if !remarks[at].keys.iter().any(|key| key == path) {
-            remarks[at].keys.push((*path).to_owned());
-        }
+    let keys = paths.iter().map(|path| (*path).to_owned());
+    match remarks.iter_mut().find(|remark| remark.text == text) {
+        Some(remark) => remark.keys.extend(keys),
+        None => remarks.push(Remark { keys: keys.collect(), text: text.to_owned() }),
     }
 }
