@@ -143,7 +143,7 @@ pub struct Traits {
     pub(super) settings: fn(&SpecRequest, &Sums, Option<Dataflow>, &[Shape]) -> EngineSettings,
     /// True if gradients are communicated before they are divided: see [`RunSpec::divides_last`].
     divides_last: fn(&RunSpec) -> bool,
-    /// The reason why a run cannot have a shape; `None` if the run can have the shape.
+    /// The reason why the engine does not support an unusual model or loop (a *shape*); `None` if it does.
     pub(super) leaves_no_room: fn(&RunSpec, Shape) -> Option<&'static str>,
 }
 
