@@ -154,18 +154,6 @@ mod tests {
     }
 
     #[test]
-    fn comments_do_not_cost_what_stands_beside_them() {
-        let text = "{ // as tuned\n \"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": \
-                    {\"stage\": 2, \"sub_group_size\": 7,} }";
-        let mut request = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
-        DeepSpeedConfig::parse(text, "ds.json").unwrap().apply(&mut request).unwrap();
-        let spec = request.resolve().unwrap();
-        let config = spec.deepspeed_config().unwrap();
-        assert_eq!(config["zero_optimization"]["sub_group_size"], 7);
-        assert_eq!(spec.stage, 2);
-    }
-
-    #[test]
     fn a_dtype_that_the_file_leaves_open_is_the_one_that_runs() {
         let file = json!({
             "train_batch_size": "auto",

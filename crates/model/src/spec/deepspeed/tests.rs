@@ -309,6 +309,15 @@ fn what_is_wrong_is_told_in_a_few_lines_however_large_the_file() {
 }
 
 #[test]
+fn a_file_that_is_no_configuration_is_not_read_to_its_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("ds.json");
+    fs::write(&path, " ".repeat(10 << 20)).expect("a file");
+    let error = DeepSpeedConfig::read(&path).expect_err("10 MB").to_string();
+    assert!(error.ends_with("is this another file?"), "{error}");
+}
+
+#[test]
 fn flags_settle_what_the_file_asks_for_in_vain() {
     let text = r#"{
         "train_batch_size": 8, "fp16": { "enabled": true, "initial_scale_power": -1 },
