@@ -23,7 +23,7 @@ use zprobe_lab::store::{self, run_id};
 use zprobe_launch::agents::{AgentRole, Team};
 use zprobe_launch::job::Job;
 use zprobe_launch::{Hosting, RankProgram};
-use zprobe_model::spec::deepspeed::{DeepSpeedConfig, Note};
+use zprobe_model::spec::deepspeed::DeepSpeedConfig;
 use zprobe_model::spec::{BackendChoice, Device, DeviceChoice, RunSpec, SpecRequest};
 use zprobe_model::trace::Trace;
 use zprobe_report::words::amount;
@@ -384,7 +384,7 @@ impl Args {
     }
 
     /// Fills the unset fields of `request` from the DeepSpeed file, if one is given.
-    fn fill_from_file(&self, request: &mut SpecRequest) -> Result<Vec<Note>> {
+    fn fill_from_file(&self, request: &mut SpecRequest) -> Result<Vec<String>> {
         match &self.deepspeed_config {
             Some(path) => Ok(DeepSpeedConfig::read(path)?.apply(request)?),
             None => Ok(Vec::new()),

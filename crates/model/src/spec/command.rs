@@ -161,7 +161,7 @@ fn parsed(config: &Value) -> Option<DeepSpeedConfig> {
 /// True if `request`, with the DeepSpeed file `config`, resolves to `spec`.
 fn resolves(request: &SpecRequest, config: Option<&DeepSpeedConfig>, spec: &RunSpec) -> bool {
     let mut request = request.clone();
-    if config.is_some_and(|config| config.clone().apply(&mut request).is_err()) {
+    if config.is_some_and(|config| config.apply(&mut request).is_err()) {
         return false;
     }
     request.resolve().is_ok_and(|resolved| resolved == *spec)

@@ -101,7 +101,7 @@ impl Staging {
 /// The use of a DeepSpeed file by an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeepSpeedFile {
-    /// Every key of the file is either a setting of the run or refused.
+    /// Every key of the file is a setting of the run, has no effect on its sums, or is refused.
     Followed,
     /// The file is passed to the engine, which has the last word on the file's keys.
     PassedOn,
@@ -143,7 +143,7 @@ pub struct Traits {
     pub(super) settings: fn(&SpecRequest, &Sums, Option<Dataflow>, &[Shape]) -> EngineSettings,
     /// True if gradients are communicated before they are divided: see [`RunSpec::divides_last`].
     divides_last: fn(&RunSpec) -> bool,
-    /// The reason why a run cannot have a shape; `None` if the run can have the shape.
+    /// The reason why the engine does not support an unusual model or loop (a *shape*); `None` if it does.
     pub(super) leaves_no_room: fn(&RunSpec, Shape) -> Option<&'static str>,
 }
 

@@ -108,7 +108,9 @@ pub enum Invalid {
         missing: NoCuda,
     },
     /// CUDA was requested in a command that does not look for GPUs.
-    #[error("{flag}: only `zprobe run` with ranks of its own looks for GPUs; leave out the flag")]
+    #[error(
+        "{flag}: only `zprobe run` without a user's script or launcher uses GPUs; leave out the flag"
+    )]
     GpusNotLookedFor {
         /// The flag that asks for CUDA.
         flag: &'static str,

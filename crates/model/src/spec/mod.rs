@@ -43,7 +43,7 @@ pub use fault::Fault;
 pub use fsdp2::Fsdp2Options;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    Buckets, DeepSpeedOptions, Flow, LossScale, NativeOptions, Observation, Offload, SequenceGroups,
+    Buckets, DeepSpeedOptions, LossScale, NativeOptions, Observation, Offload, SequenceGroups,
 };
 pub use options::{any_engine, any_engine_schema};
 pub use pipeline::{DataParallel, PIPELINE_SHAPES, PipelineOptions, Schedule};

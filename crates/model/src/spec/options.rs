@@ -14,21 +14,12 @@ use super::{
 /// The settings of zprobe's own engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NativeOptions {
-    /// The place where gradients wait between backward and reduction.
-    pub flow: Flow,
+    /// The settings of IPG buckets; `None` for [`Dataflow::Accumulator`], which has no buckets.
+    pub buckets: Option<Buckets>,
     /// The maximum number of elements that one all-gather of parameters returns.
     pub allgather_bucket_size: usize,
     /// The injected fault, if any.
     pub inject: Option<Fault>,
-}
-
-/// A dataflow of the native engine, with the settings that only this dataflow has.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Flow {
-    /// The dataflow [`Dataflow::Accumulator`].
-    Accumulator,
-    /// The dataflow [`Dataflow::IpgBucket`].
-    IpgBucket(Buckets),
 }
 
 /// The settings of IPG buckets.
@@ -82,14 +73,11 @@ impl NativeOptions {
     pub(super) fn new(request: &SpecRequest, stage: u8, dataflow: Option<Dataflow>) -> Self {
         let asked = request.or_default(Engine::Native);
         Self {
-            flow: match dataflow {
-                Some(Dataflow::IpgBucket) => Flow::IpgBucket(Buckets {
-                    overlap_comm: request.overlap_comm.unwrap_or(stage == 3),
-                    contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
-                    reduce_scatter: request.reduce_scatter.unwrap_or(true),
-                }),
-                _ => Flow::Accumulator,
-            },
+            buckets: (dataflow == Some(Dataflow::IpgBucket)).then(|| Buckets {
+                overlap_comm: request.overlap_comm.unwrap_or(stage == 3),
+                contiguous_gradients: request.contiguous_gradients.unwrap_or(true),
+                reduce_scatter: request.reduce_scatter.unwrap_or(true),
+            }),
             allgather_bucket_size: asked.allgather_bucket_size(),
             inject: request.inject,
         }
@@ -97,15 +85,7 @@ impl NativeOptions {
 
     /// The place where gradients wait between backward and reduction.
     fn dataflow(&self) -> Dataflow {
-        match self.flow {
-            Flow::Accumulator => Dataflow::Accumulator,
-            Flow::IpgBucket(_) => Dataflow::IpgBucket,
-        }
-    }
-
-    /// The settings of IPG buckets; `None` if the dataflow has no buckets.
-    fn buckets(&self) -> Option<Buckets> {
-        if let Flow::IpgBucket(buckets) = self.flow { Some(buckets) } else { None }
+        if self.buckets.is_some() { Dataflow::IpgBucket } else { Dataflow::Accumulator }
     }
 }
 
@@ -195,26 +175,26 @@ impl RunSpec {
     /// True if the reduction overlaps the backward; `None` if the engine decides, or if the setting has no meaning
     /// for the engine.
     pub fn overlap_comm(&self) -> Option<bool> {
-        let buckets =
-            self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.overlap_comm);
+        let buckets = self.buckets().map(|buckets| buckets.overlap_comm);
         buckets.or_else(|| self.deepspeed()?.overlap_comm)
     }
 
     /// True if gradients are copied to a contiguous buffer as they are produced; `None` as in
     /// [`RunSpec::overlap_comm`].
     pub fn contiguous_gradients(&self) -> Option<bool> {
-        let buckets = self
-            .native()
-            .and_then(NativeOptions::buckets)
-            .map(|buckets| buckets.contiguous_gradients);
+        let buckets = self.buckets().map(|buckets| buckets.contiguous_gradients);
         buckets.or_else(|| self.deepspeed()?.contiguous_gradients)
     }
 
     /// True if gradients are reduce-scattered instead of all-reduced; `None` as in [`RunSpec::overlap_comm`].
     pub fn reduce_scatter(&self) -> Option<bool> {
-        let buckets =
-            self.native().and_then(NativeOptions::buckets).map(|buckets| buckets.reduce_scatter);
+        let buckets = self.buckets().map(|buckets| buckets.reduce_scatter);
         buckets.or_else(|| self.deepspeed()?.reduce_scatter)
+    }
+
+    /// The settings of the native engine's IPG buckets; `None` if there are none.
+    fn buckets(&self) -> Option<Buckets> {
+        self.native()?.buckets
     }
 
     /// The keys of DeepSpeed's configuration that flags set and that have no flag of their own.
@@ -357,7 +337,7 @@ impl From<EngineSettings> for Written {
         let none = Self { engine: settings.engine(), ..Self::default() };
         match settings {
             EngineSettings::Native(native) => {
-                let buckets = native.buckets();
+                let buckets = native.buckets;
                 Self {
                     dataflow: Some(native.dataflow()),
                     overlap_comm: buckets.map(|it| it.overlap_comm),

@@ -111,7 +111,7 @@ pub const PIPELINE_SHAPES: [Shape; 9] = [
     Shape::Tied,
 ];
 
-/// The reason why a run of a pipeline cannot have a shape; `None` if the run can have the shape.
+/// The reason why a pipeline run does not support an unusual model or loop (a *shape*); `None` if it does.
 pub(super) fn leaves_no_room(spec: &RunSpec, shape: Shape) -> Option<&'static str> {
     let under_ddp = spec.pipeline().is_some_and(|it| {
         it.pipelines > 1

@@ -44,7 +44,7 @@ named_enum! {
     pub enum Scale {
         /// The sum that a mean over microbatches and ranks gives.
         Mean = "mean",
-        /// The sum that a mean gives, or a sum over microbatches or ranks.
+        /// The sum from which a mean is computed, or a sum over microbatches or ranks.
         Sum = "sum",
         /// Any sum is accepted.
         Any = "any",
@@ -122,7 +122,7 @@ pub struct Found {
     pub begun: usize,
     /// The number of microbatches: the largest number of backwards of any rank in the first step.
     pub microbatches: usize,
-    /// The number of codes that were reserved for the microbatches of the first step.
+    /// The number of gradient codes (distinct test values) reserved for the microbatches of the first step.
     pub reserved: usize,
     /// The dtype of the gradients that autograd delivers; the narrowest dtype, if there are several.
     pub dtype: Dtype,

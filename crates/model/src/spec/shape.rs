@@ -62,7 +62,7 @@ named_enum! {
 }
 
 /// The facts about a shape, except which microbatches use its parameter: see [`super::Usage`].
-struct Row {
+struct ShapeFacts {
     /// The description of the shape, in words.
     describe: &'static str,
     /// The parameter of the coded model that the shape is about, if the shape is about a single one.
@@ -73,85 +73,94 @@ struct Row {
     only_on: Option<(Engine, &'static str)>,
 }
 
-impl Row {
-    /// The row of a shape that is about this parameter, or about no single parameter.
+impl ShapeFacts {
+    /// The facts about a shape that is about this parameter, or about no single parameter.
     const fn new(describe: &'static str, param: Option<&'static str>) -> Self {
         Self { describe, param, leaves_unused: false, only_on: None }
     }
 
-    /// The row of a shape in which some microbatches do not use this parameter.
+    /// The facts about a shape in which some microbatches do not use this parameter.
     const fn unused(describe: &'static str, param: &'static str) -> Self {
         Self { leaves_unused: true, ..Self::new(describe, Some(param)) }
     }
 
-    /// The row of a shape that only this engine has.
+    /// The facts about a shape that only this engine has.
     const fn only_on(self, engine: Engine, advice: &'static str) -> Self {
         Self { only_on: Some((engine, advice)), ..self }
     }
 }
 
 impl Shape {
-    const fn row(self) -> Row {
+    const fn facts(self) -> ShapeFacts {
         match self {
-            Shape::UnusedFirst => Row::unused(
+            Shape::UnusedFirst => ShapeFacts::unused(
                 "a parameter is unused in the first microbatch of each step",
                 "layers.0.attn.weight",
             ),
-            Shape::UnusedLast => Row::unused(
+            Shape::UnusedLast => ShapeFacts::unused(
                 "a parameter is unused in the last microbatch of each step",
                 "layers.0.mlp.weight",
             ),
-            Shape::UnusedAlways => Row::unused("a parameter is never used", "layers.0.norm.weight"),
-            Shape::UnusedAlternating => Row::unused(
+            Shape::UnusedAlways => {
+                ShapeFacts::unused("a parameter is never used", "layers.0.norm.weight")
+            }
+            Shape::UnusedAlternating => ShapeFacts::unused(
                 "a parameter is used in one step and unused in the next",
                 "embed.weight",
             ),
-            Shape::UnusedOnOddRanks => Row {
+            Shape::UnusedOnOddRanks => ShapeFacts {
                 leaves_unused: true,
-                ..Row::new(
+                ..ShapeFacts::new(
                     "a parameter is used only on the ranks with an even number",
                     Some("layers.0.mlp.bias"),
                 )
             },
-            Shape::UnusedOnEvenRanks => Row {
+            Shape::UnusedOnEvenRanks => ShapeFacts {
                 leaves_unused: true,
-                ..Row::new(
+                ..ShapeFacts::new(
                     "a parameter is used only on the ranks with an odd number",
                     Some("head.bias"),
                 )
             },
-            Shape::ReversedOnOddRanks => {
-                Row::new("the ranks with an odd number use the parameters in reverse order", None)
+            Shape::ReversedOnOddRanks => ShapeFacts::new(
+                "the ranks with an odd number use the parameters in reverse order",
+                None,
+            ),
+            Shape::Tied => ShapeFacts::new(
+                "a parameter is used twice in each microbatch",
+                Some("position.weight"),
+            ),
+            Shape::Frozen => {
+                ShapeFacts::new("a parameter requires no gradient", Some("frozen.weight"))
             }
-            Shape::Tied => {
-                Row::new("a parameter is used twice in each microbatch", Some("position.weight"))
-            }
-            Shape::Frozen => Row::new("a parameter requires no gradient", Some("frozen.weight")),
-            Shape::Bypass => Row::new(
+            Shape::Bypass => ShapeFacts::new(
                 "a term of the loss uses a parameter outside of the engine's forward",
                 Some("layers.0.attn.weight"),
             ),
-            Shape::TupleOutput => Row::new("forward returns a tuple of loss and logits", None),
-            Shape::DictOutput => Row::new("forward returns a dict of loss and logits", None),
-            Shape::InfinityOnOneRank => Row::new(
+            Shape::TupleOutput => {
+                ShapeFacts::new("forward returns a tuple of loss and logits", None)
+            }
+            Shape::DictOutput => ShapeFacts::new("forward returns a dict of loss and logits", None),
+            Shape::InfinityOnOneRank => ShapeFacts::new(
                 "one element of one rank's gradient is infinite",
                 Some("layers.0.norm.weight"),
             ),
             Shape::SeveralBackwards => {
-                Row::new("each microbatch's loss goes backward in two parts", None)
+                ShapeFacts::new("each microbatch's loss goes backward in two parts", None)
             }
-            Shape::PenaltyBackward => Row::new(
+            Shape::PenaltyBackward => ShapeFacts::new(
                 "a penalty goes backward by itself, outside of the engine's forward",
                 Some("layers.0.mlp.weight"),
             ),
-            Shape::Unmanaged => {
-                Row::new("the last microbatch reaches only a tensor outside of the engine", None)
-            }
+            Shape::Unmanaged => ShapeFacts::new(
+                "the last microbatch reaches only a tensor outside of the engine",
+                None,
+            ),
             Shape::LateNoSync => {
-                Row::new("DDP's no_sync flag is set after forward, a user's mistake", None)
+                ShapeFacts::new("DDP's no_sync flag is set after forward, a user's mistake", None)
                     .only_on(Engine::Ddp, "only DDP has no_sync; use --engine ddp")
             }
-            Shape::Experts => Row::new(
+            Shape::Experts => ShapeFacts::new(
                 "each rank holds an expert, to which all ranks send the same data",
                 Some("expert.weight"),
             )
@@ -159,44 +168,51 @@ impl Shape {
                 Engine::DeepSpeed,
                 "only DeepSpeed supports parameters that are experts; use --engine deepspeed",
             ),
-            Shape::Scalars => Row::new("two parameters have one element each", Some("gain.weight")),
+            Shape::Scalars => {
+                ShapeFacts::new("two parameters have one element each", Some("gain.weight"))
+            }
             Shape::ThreeBlocks => {
-                Row::new("the model has at least three blocks, which are alike", None)
+                ShapeFacts::new("the model has at least three blocks, which are alike", None)
             }
-            Shape::Twins => {
-                Row::new("two neighbouring parameters have the same shape", Some("query.weight"))
+            Shape::Twins => ShapeFacts::new(
+                "two neighbouring parameters have the same shape",
+                Some("query.weight"),
+            ),
+            Shape::DifferentStart => {
+                ShapeFacts::new("the ranks start with different parameters", None)
             }
-            Shape::DifferentStart => Row::new("the ranks start with different parameters", None),
-            Shape::LossBackward => {
-                Row::new("the loss goes backward by itself, and not through the engine", None)
-                    .only_on(
-                        Engine::DeepSpeed,
-                        "the other engines have no backward of their own; use --engine deepspeed",
-                    )
-            }
-            Shape::CoalescedReduction => {
-                Row::new("the gradients of a step are reduced in coalesce_grad_reduction()", None)
-                    .only_on(
-                        Engine::DeepSpeed,
-                        "only DeepSpeed has coalesce_grad_reduction; use --engine deepspeed",
-                    )
-            }
+            Shape::LossBackward => ShapeFacts::new(
+                "the loss goes backward by itself, and not through the engine",
+                None,
+            )
+            .only_on(
+                Engine::DeepSpeed,
+                "the other engines have no backward of their own; use --engine deepspeed",
+            ),
+            Shape::CoalescedReduction => ShapeFacts::new(
+                "the gradients of a step are reduced in coalesce_grad_reduction()",
+                None,
+            )
+            .only_on(
+                Engine::DeepSpeed,
+                "only DeepSpeed has coalesce_grad_reduction; use --engine deepspeed",
+            ),
         }
     }
 
     /// The description of the shape, in words.
     pub const fn describe(self) -> &'static str {
-        self.row().describe
+        self.facts().describe
     }
 
     /// The parameter of the coded model that the shape is about, if the shape is about a single one.
     pub const fn param(self) -> Option<&'static str> {
-        self.row().param
+        self.facts().param
     }
 
     /// True if at least one microbatch does not reach every trainable parameter.
     pub const fn leaves_unused(self) -> bool {
-        self.row().leaves_unused
+        self.facts().leaves_unused
     }
 
     /// True if every parameter has its whole gradient after one backward, and the first parameter gets its gradient
@@ -215,7 +231,7 @@ impl Shape {
 
     /// The only engine that has the shape, and the advice for other engines; `None` if any engine may have the shape.
     pub const fn only_on(self) -> Option<(Engine, &'static str)> {
-        self.row().only_on
+        self.facts().only_on
     }
 
     /// The reason why this shape and `other` cannot be combined; `None` if they can be combined.

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nix::sys::signal::Signal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Block, ClippedInVain, GradientsClipped, IssuedCollectives, Left, LossWeighed, OptimizerStepped,
-    Payload, Remarks, UpdatesRounded, Waiting,
+    AgentLoss, Aside, Block, ClippedInVain, CollectiveOp, Differing, FlushReason, Frame,
+    GradientsClipped, IssuedCollectives, LayoutName, Left, LossWeighed, OptimizerStepped, Outcome,
+    ParamInfo, Payload, Phase, Remarks, Transform, UpdatesRounded, Violation, Waiting,
 };
-use crate::spec::{Backend, Device, Dtype, Engine, Point, RunSpec, named_enum, plan::Segment};
+use crate::spec::{Backend, Device, Dtype, Engine, Point, RunSpec, plan::Segment};
 
 /// The name in [`Event::NotObserved`] for memory that could not be poisoned, that is, filled with NaN.
 pub const UNSET_MEMORY: &str = "memory that is read before it is written";
@@ -142,7 +142,7 @@ pub enum Event {
     RanksAgreed {
         /// The largest number of microbatches of any rank in the first step.
         microbatches: usize,
-        /// The number of codes that were reserved for the microbatches of the first step.
+        /// The number of gradient codes (distinct test values) reserved for the microbatches of the first step.
         reserved: usize,
         /// The narrowest dtype of the gradients that autograd delivered.
         dtype: Dtype,
@@ -201,7 +201,7 @@ pub enum Event {
         /// True if the engine saw an overflow and skipped the step.
         overflow: bool,
     },
-    /// The microbatches of a step after whose backward the engine called an optimizer.
+    /// The microbatches of a step whose backward was followed by a call of an optimizer.
     OptimizerCalled {
         /// The number of the optimizer step, from 0.
         step: usize,
@@ -442,201 +442,4 @@ pub enum Event {
     },
     /// The rank has done all its work. This is always the last event of a rank.
     Finished,
-}
-
-/// A frame of a Python stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Frame {
-    /// The file path without its private part: relative to the script's working directory, to the directory of
-    /// packages or to the directory of the standard library, or only the file name.
-    pub file: String,
-    /// The line number, from 1; 0 if the line is unknown.
-    pub line: usize,
-    /// The name of the function.
-    pub function: String,
-    /// True if the file is the user's own code, and not part of a package or of the standard library.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_own: bool,
-}
-
-impl Frame {
-    /// Returns the place of the frame in words: `train.py:57 (load)`.
-    pub fn place(&self) -> String {
-        format!("{}:{} ({})", self.file, self.line, self.function)
-    }
-}
-
-/// A parameter of the model, as the engine holds it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ParamInfo {
-    /// The dotted name of the parameter.
-    pub name: String,
-    /// The dimensions of the parameter.
-    pub shape: Vec<usize>,
-    /// True if the parameter requires a gradient.
-    pub trainable: bool,
-    /// The ranks that have the parameter, if tensor parallelism leaves it on some ranks only; empty for all ranks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ranks: Vec<usize>,
-}
-
-/// The outcome of a process that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// The process exited with this code.
-    Code(i32),
-    /// The process was ended by the signal with this number.
-    Signal(i32),
-    /// The process was ended by zprobe, because the run was over.
-    Reaped,
-    /// The process ended, and its outcome is unknown because zprobe did not start the process.
-    Unseen,
-    /// The process ended together with its launcher, which was ended by the signal with this number.
-    WithLauncher(i32),
-    /// The agent of the process was lost, so that the outcome of the process is unknown.
-    Lost,
-}
-
-impl Outcome {
-    /// Describes the end of a process, or of its launcher, by a signal, in words. Returns `None` for other outcomes.
-    pub fn death(self) -> Option<String> {
-        let (number, before) = match self {
-            Self::Signal(number) => (number, ""),
-            Self::WithLauncher(number) => (number, "ended together with the launcher, which was "),
-            _ => return None,
-        };
-        Some(match Signal::try_from(number) {
-            Ok(signal) => format!("{before}killed by {signal}"),
-            Err(_) => format!("{before}killed by signal {number}"),
-        })
-    }
-
-    /// Returns the outcome that counts among several commands: the first outcome that is not a success. A command
-    /// that zprobe had to kill has the outcome `None`. `known` is the counting outcome of the commands before `next`,
-    /// if there were any.
-    pub fn of_commands(known: Option<Option<Self>>, next: Option<Self>) -> Option<Self> {
-        known.filter(|known| *known != Some(Self::Code(0))).unwrap_or(next)
-    }
-}
-
-/// The elements of a parameter that differ from the expected values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Differing {
-    /// The index of the parameter in flat order.
-    pub param: usize,
-    /// The number of differing elements.
-    pub elements: usize,
-    /// The index of the first differing element within the parameter.
-    pub first: usize,
-}
-
-named_enum! {
-    /// The kind of violation in a line on the event channel of a rank.
-    pub enum Violation {
-        /// The line is not JSON.
-        NotJson = "not-json",
-        /// The line is JSON, but not a record of this protocol version.
-        NotARecord = "not-a-record",
-        /// The event does not fit the run, for example because the run has no such step, microbatch or size.
-        Implausible = "implausible",
-        /// The record names another rank or another run.
-        WrongSender = "wrong-sender",
-        /// The sequence number of the record does not follow the previous number.
-        OutOfSequence = "out-of-sequence",
-        /// The line does not end within the size limit.
-        TooLong = "too-long",
-        /// The record came after the rank's `finished` event.
-        AfterFinished = "after-finished",
-        /// The event is one that only the launcher may emit.
-        LauncherEvent = "launcher-event",
-    }
-}
-
-named_enum! {
-    /// The reason why an agent counts as lost.
-    pub enum AgentLoss {
-        /// The agent has closed the connection, because its process has ended.
-        Closed = "closed",
-        /// The agent was silent for half the timeout of the run, because its machine is down or unreachable.
-        Silent = "silent",
-        /// The agent sent a line that violates the protocol between agents.
-        Garbled = "garbled",
-    }
-}
-
-named_enum! {
-    /// The reason why a script clears gradients of a step on purpose.
-    pub enum Aside {
-        /// The parameters were changed before the next backward, as in sharpness-aware minimisation.
-        ParametersChanged = "parameters-changed",
-        /// The backward was made for the gradient of an input, as for an adversarial example.
-        InputGradient = "input-gradient",
-    }
-}
-
-named_enum! {
-    /// A transformation of a gradient in which every new element depends on all old elements.
-    pub enum Transform {
-        /// The gradient matrix was orthogonalised, as by Muon.
-        Orthogonalised = "orthogonalised",
-    }
-}
-
-named_enum! {
-    /// The part of the model that a buffer holds.
-    pub enum LayoutName {
-        /// The buffer holds every parameter.
-        Full = "full",
-        /// The buffer holds the partition that this rank owns.
-        Partition = "partition",
-    }
-}
-
-named_enum! {
-    /// A phase of an optimizer step.
-    pub enum Phase {
-        /// The forward of a microbatch.
-        Forward = "forward",
-        /// The backward of a microbatch, including the gradient hooks.
-        Backward = "backward",
-        /// The gradients are added to the accumulator.
-        Accumulate = "accumulate",
-        /// The gradients are reduced at the gradient accumulation boundary.
-        Reduce = "reduce",
-        /// The inner optimizer steps.
-        OptimizerStep = "optimizer-step",
-        /// The updated parameters are all-gathered.
-        AllGather = "all-gather",
-        /// The ranks exchange digests over the engine's own process group.
-        Digests = "digests",
-    }
-}
-
-named_enum! {
-    /// The reason why a bucket was flushed.
-    pub enum FlushReason {
-        /// The next parameter did not fit into the bucket.
-        Full = "full",
-        /// A parameter larger than the bucket is reduced separately.
-        Oversized = "oversized",
-        /// The gradient accumulation boundary was reached.
-        Boundary = "boundary",
-    }
-}
-
-named_enum! {
-    /// The operation of a collective.
-    pub enum CollectiveOp {
-        /// All ranks get the sum over the ranks.
-        AllReduce = "all-reduce",
-        /// All ranks get the concatenation over the ranks.
-        AllGather = "all-gather",
-        /// All ranks get the data of one rank.
-        Broadcast = "broadcast",
-        /// One rank gets the sum over the ranks.
-        Reduce = "reduce",
-        /// Each rank gets a part of the sum over the ranks.
-        ReduceScatter = "reduce-scatter",
-    }
 }

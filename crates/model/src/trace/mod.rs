@@ -10,24 +10,25 @@ pub mod handover;
 mod meetings;
 mod payload;
 mod plausible;
+mod process;
 mod record;
 mod repeats;
 mod script;
 mod settle;
+mod step;
 
 pub use crate::spec::Point;
 pub use contents::Contents;
-pub use event::{
-    AgentLoss, Aside, CollectiveOp, Differing, Event, FlushReason, Frame, LayoutName, Outcome,
-    ParamInfo, Phase, REST_OF_SCRIPT, Transform, UNSET_MEMORY, Violation,
-};
+pub use event::{Event, REST_OF_SCRIPT, UNSET_MEMORY};
 pub use meetings::{Meeting, Meetings, Reached, Waiting};
 pub use payload::{Payload, combined_digest, digest};
+pub use process::{AgentLoss, Frame, Outcome, Violation};
 pub use record::{LONGEST_LINE, PROTOCOL_VERSION, Record, TRACE_FILE, Trace, TraceError};
 pub use repeats::{is_recorded, repeat_dir, trace_dirs};
 pub use script::{
-    Block, ClippedInVain, ConstantKind, Filler, GradientsClipped, InVain, IssuedCollectives,
+    Aside, Block, ClippedInVain, ConstantKind, Filler, GradientsClipped, InVain, IssuedCollectives,
     LEAST_LOSS_SCALE, Left, LossConstant, LossTerm, LossWeighed, OptimizerStepped, Remarks, TermOf,
-    UnreadKeys, UpdatesRounded,
+    Transform, UnreadKeys, UpdatesRounded,
 };
 pub use settle::NoAnswer;
+pub use step::{CollectiveOp, Differing, FlushReason, LayoutName, ParamInfo, Phase};

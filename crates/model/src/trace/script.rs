@@ -58,7 +58,7 @@ pub struct LossWeighed {
 pub struct GradientsClipped {
     /// The number of the optimizer step, from 0.
     pub step: usize,
-    /// The number of backwards of the step before the call.
+    /// The number of backward passes of this step that had run before the call.
     pub backwards: usize,
     /// True if an optimizer had stepped between the last backward and the call.
     pub late: bool,
@@ -88,7 +88,7 @@ pub struct ClippedInVain {
     pub step: usize,
     /// The reason why the call did not have the intended effect.
     pub how: InVain,
-    /// The number of microbatches of the step before the call.
+    /// The number of microbatches of this step that had run before the call.
     pub backwards: usize,
     /// The factor by which the gradients were multiplied between the call and the step; `None` if they were not
     /// multiplied.
@@ -317,6 +317,24 @@ pub struct Left {
     /// The absolute value of the largest element of the old gradients with that weight.
     #[serde(default)]
     pub largest: f64,
+}
+
+named_enum! {
+    /// The reason why a script clears gradients of a step on purpose.
+    pub enum Aside {
+        /// The parameters were changed before the next backward, as in sharpness-aware minimisation.
+        ParametersChanged = "parameters-changed",
+        /// The backward was made for the gradient of an input, as for an adversarial example.
+        InputGradient = "input-gradient",
+    }
+}
+
+named_enum! {
+    /// A transformation of a gradient in which every new element depends on all old elements.
+    pub enum Transform {
+        /// The gradient matrix was orthogonalised, as by Muon.
+        Orthogonalised = "orthogonalised",
+    }
 }
 
 named_enum! {

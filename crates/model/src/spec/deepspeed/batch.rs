@@ -1,5 +1,12 @@
 //! Batch sizes: `train_batch_size = micro batch × gradient accumulation × world size`.
 
+use super::Reader;
+use crate::spec::{DEFAULT_WORLD_SIZE, SpecRequest};
+
+/// The keys of the three batch sizes, in the order of the fields of [`Asked`].
+const KEYS: [&str; 3] =
+    ["/train_batch_size", "/train_micro_batch_size_per_gpu", "/gradient_accumulation_steps"];
+
 /// The batch sizes of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
@@ -74,6 +81,98 @@ impl Batch {
     fn train(self, world_size: usize) -> Option<usize> {
         self.micro.checked_mul(self.accumulation)?.checked_mul(world_size)
     }
+}
+
+impl Reader<'_> {
+    /// Fills the world size, the microbatch size and the gradient accumulation steps.
+    pub(super) fn fill_batch(&mut self, request: &mut SpecRequest) {
+        // A flag with the value 0 is refused elsewhere; here it would be a divisor.
+        if request.world_size == Some(0) {
+            return;
+        }
+        let sizes = KEYS.map(|key| self.whole(key, 1).map(|size| size as usize));
+        let given: Vec<&str> = KEYS.into_iter().filter(|key| self.value(key).is_some()).collect();
+        let is_auto = KEYS.iter().any(|key| self.is_auto(key));
+        let [train, micro, accumulation] = sizes;
+        let mut asked = Asked {
+            train,
+            micro: request.micro_batch_size.or(micro),
+            accumulation: request.gradient_accumulation_steps.or(accumulation),
+        };
+        if let (Some(train), Some(winner)) = (train, winning_flag(request)) {
+            asked.train = None;
+            self.note(
+                &KEYS[..1],
+                &format!("{train} is dropped, since {winner} wins over the file"),
+            );
+        }
+        let world_size = request.world_size.or_else(|| self.infer_world_size(asked, &given));
+        let world_size =
+            *request.world_size.get_or_insert(world_size.unwrap_or(DEFAULT_WORLD_SIZE));
+        // The framework that fills in an "auto" makes the value fit the others, so nothing is inferred.
+        let inferred = if is_auto { Err(BatchError::Missing) } else { asked.infer(world_size) };
+        match inferred {
+            Ok(Batch { micro, accumulation }) => {
+                asked = Asked { train: None, micro: Some(micro), accumulation: Some(accumulation) };
+            }
+            Err(BatchError::Mismatch { train, batch }) => {
+                self.problem(&given, &mismatch(train, batch, asked, world_size));
+            }
+            Err(BatchError::Missing) => {
+                if !is_auto && given.iter().all(|key| *key == KEYS[2]) {
+                    let text = "neither train_batch_size nor train_micro_batch_size_per_gpu is given, and DeepSpeed \
+                                needs one of them; add train_micro_batch_size_per_gpu";
+                    self.problem(&[], text);
+                }
+            }
+        }
+        request.micro_batch_size = asked.micro;
+        request.gradient_accumulation_steps = asked.accumulation;
+    }
+
+    /// The number of ranks that the file was written for, if its batch sizes imply one.
+    fn infer_world_size(&mut self, asked: Asked, given: &[&str]) -> Option<usize> {
+        let world_size = asked.world_size()?;
+        let (train, micro, ga) = (asked.train?, asked.micro?, asked.accumulation?);
+        let fewer = if world_size > DEFAULT_WORLD_SIZE {
+            format!(
+                "; --nproc-per-node {DEFAULT_WORLD_SIZE} --ga {ga} runs the file with fewer ranks"
+            )
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "{train} = {micro} × {ga} × {world_size}, so the file was written for {world_size} \
+             ranks, and runs with that many{fewer}"
+        );
+        self.note(given, &text);
+        Some(world_size)
+    }
+}
+
+/// The flag, with its value, that conflicts with the file's `train_batch_size`; `None` if no flag does.
+fn winning_flag(request: &SpecRequest) -> Option<String> {
+    let ga = request.gradient_accumulation_steps.map(|ga| format!("--ga {ga}"));
+    ga.or_else(|| request.micro_batch_size.map(|micro| format!("--micro-batch-size {micro}")))
+}
+
+/// The message that the batch sizes do not multiply to the training batch size.
+fn mismatch(train: usize, batch: Batch, asked: Asked, world_size: usize) -> String {
+    let inferred = |asked: Option<usize>| if asked.is_none() { " (inferred)" } else { "" };
+    let Batch { micro, accumulation } = batch;
+    let all_given = asked.micro.is_some() && asked.accumulation.is_some();
+    let advice = match asked.world_size() {
+        Some(fitting) => format!("pass --nproc-per-node {fitting}, for which it holds,"),
+        None if all_given => "no world size fits: change one of the sizes,".to_owned(),
+        None => "change one of the sizes or --nproc-per-node,".to_owned(),
+    };
+    format!(
+        "train_batch_size = micro × ga × world does not hold: {train} ≠ {micro}{} × \
+         {accumulation}{} × {world_size}; {advice} or pass --ga {} to ignore train_batch_size",
+        inferred(asked.micro),
+        inferred(asked.accumulation),
+        accumulation.max(1),
+    )
 }
 
 #[cfg(test)]

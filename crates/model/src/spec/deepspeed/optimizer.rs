@@ -1,227 +1,122 @@
 //! Reads the section `optimizer` of a DeepSpeed file, and finds the algorithm that DeepSpeed would build from it.
 
+use serde_json::Value;
+
+use super::Reader;
 use crate::spec::Optimizer;
-use crate::spec::settings::{Setting as _, TABLE};
 
-use super::check::Checked;
-use super::document::{Json, Member, member, short};
-use super::message::Problem;
-use super::registry::nearest;
-
-/// The types that `DeepSpeedConfig._initialize_params` lowercases before the comparison (`DEEPSPEED_OPTIMIZERS` in
-/// `runtime/config.py`). Any other type is the name of a class in `torch.optim`, including its case.
-const ANY_CASE: &[&str] = &[
-    "adagrad",
-    "adam",
-    "adamw",
-    "lamb",
-    "onebitadam",
-    "zerooneadam",
-    "onebitlamb",
-    "muadam",
-    "muadamw",
-    "musgd",
-    "lion",
-    "muon",
-];
+/// The section's object with the parameters of the algorithm.
+const PARAMS: &str = "/optimizer/params";
 
 /// The parameters of DeepSpeed's and torch's Adam variants, and of `_configure_basic_optimizer`.
-const ADAM_PARAMS: &[&str] = &[
-    "lr",
-    "betas",
-    "eps",
-    "weight_decay",
-    "torch_adam",
-    "adam_w_mode",
-    "bias_correction",
-    "amsgrad",
-    "maximize",
-    "foreach",
-    "fused",
-    "capturable",
-    "differentiable",
-    "set_grad_none",
-    "fp32_optimizer_states",
-];
+const ADAM_PARAMS: &str = "lr betas eps weight_decay torch_adam adam_w_mode bias_correction amsgrad maximize \
+                           foreach fused capturable differentiable set_grad_none fp32_optimizer_states";
 
 /// The parameters of `torch.optim.SGD`.
-const SGD_PARAMS: &[&str] = &[
-    "lr",
-    "momentum",
-    "dampening",
-    "weight_decay",
-    "nesterov",
-    "maximize",
-    "foreach",
-    "fused",
-    "differentiable",
-];
+const SGD_PARAMS: &str =
+    "lr momentum dampening weight_decay nesterov maximize foreach fused differentiable";
 
-/// Reads the section as `DeepSpeedEngine._configure_basic_optimizer` (`runtime/engine.py`) does. `None` if the
-/// section names no type, because the optimizer is then passed to `deepspeed.initialize`, and if a problem was
-/// reported.
-pub(super) fn read(section: &[Member], checked: &mut Checked) -> Option<Optimizer> {
-    let Checked { problems, auto, .. } = checked;
-    let kind = member(section, "type")?;
-    let Json::Text(name) = &kind.value else { return None };
-    let params = match member(section, "params") {
-        Some(Member { value: Json::Object(params), .. }) => params.as_slice(),
-        Some(other) if other.value != Json::Null => {
-            let text = format!("must be an object, not {}", other.value.in_words());
-            problems.push(Problem::mistake(vec![other.spot.clone()], text));
+impl Reader<'_> {
+    /// Reads the section as `DeepSpeedEngine._configure_basic_optimizer` (`runtime/engine.py`) does. `None` if the
+    /// section names no type, because the optimizer is then passed to `deepspeed.initialize`, and if a problem was
+    /// reported.
+    pub(super) fn optimizer(&mut self) -> Option<Optimizer> {
+        const TYPE: &str = "/optimizer/type";
+        let Some(name) = self.read(TYPE, "a string", Value::as_str) else {
+            let text = "no optimizer section, as in scripts that pass an optimizer to deepspeed.initialize; \
+                        zprobe's default optimizer runs, --optimizer chooses another";
+            self.note(&[], text);
             return None;
-        }
-        _ => &[],
-    };
-    let left_open = params.iter().filter(|param| param.value.is_auto());
-    auto.extend(left_open.map(|param| param.spot.clone()));
-    let lowercase = name.to_lowercase();
-    let mut params = Params { members: params, problems };
-    match lowercase.as_str() {
-        "adam" | "adamw" => Some(params.adam(&lowercase)),
-        "sgd" if name == "SGD" => Some(params.sgd()),
-        "sgd" => {
-            let text = format!("torch.optim has no optimizer {:?}; write \"SGD\"", short(name));
-            params.problems.push(Problem::mistake(vec![kind.spot.clone()], text));
-            None
-        }
-        _ => {
-            let source = if ANY_CASE.contains(&lowercase.as_str()) { "" } else { "torch.optim's " };
-            let text = format!(
-                "{source}{} is not supported yet: zprobe runs its own SGD or AdamW instead of a file's optimizer; \
-                 pass --optimizer to check everything before the optimizer with one of the two",
-                short(name)
-            );
-            let flag = TABLE.optimizer.flag();
-            params.problems.push(Problem::replaced(vec![kind.spot.clone()], flag, text));
-            None
+        };
+        self.read(PARAMS, "an object", Value::as_object);
+        // DeepSpeed ignores the case of its own optimizers; `SGD` is a class of `torch.optim`.
+        match name.to_lowercase().as_str() {
+            "adam" => Some(self.adam(false)),
+            "adamw" => Some(self.adam(true)),
+            _ if name == "SGD" => Some(self.sgd()),
+            _ => {
+                let text = "zprobe runs its own optimizer in place of \"SGD\", \"Adam\" or \"AdamW\", and has no \
+                            other; pass --optimizer to check everything before the optimizer with sgd or adamw";
+                self.problem(&[TYPE], text);
+                None
+            }
         }
     }
-}
 
-/// The parameters of the file's optimizer, and the problems with them.
-struct Params<'a> {
-    members: &'a [Member],
-    problems: &'a mut Vec<Problem>,
-}
-
-impl Params<'_> {
-    fn adam(&mut self, lowercase: &str) -> Optimizer {
-        self.refuse_unknown(ADAM_PARAMS);
-        let torch_adam = self.flag("torch_adam", false);
+    fn adam(&mut self, is_adamw: bool) -> Optimizer {
+        self.check_params(ADAM_PARAMS);
+        let torch_adam = self.boolean(&param("torch_adam")) == Some(true);
         // "Adam" is AdamW too, unless adam_w_mode is false.
-        let decoupled = lowercase == "adamw" || self.flag("adam_w_mode", true);
+        let decoupled = is_adamw || self.boolean(&param("adam_w_mode")) != Some(false);
         // The default decay is 0.01 in torch.optim.AdamW, and 0 in DeepSpeed's FusedAdam and DeepSpeedCPUAdam and
         // in torch.optim.Adam.
         let default_decay = if torch_adam && decoupled { 0.01 } else { 0.0 };
-        let weight_decay = self.number("weight_decay", default_decay);
+        let weight_decay = self.number(&param("weight_decay")).unwrap_or(default_decay);
         if !decoupled && weight_decay != 0.0 {
-            self.lacking(
-                "weight_decay",
-                "with adam_w_mode false, decay becomes part of the gradient, but the native \
-                 engine's AdamW keeps the two apart",
-            );
+            self.lacks("weight_decay");
         }
-        self.only("bias_correction", true);
-        self.only("amsgrad", false);
-        self.only("maximize", false);
+        self.lacks_unless("bias_correction", true);
+        self.lacks_unless("amsgrad", false);
+        self.lacks_unless("maximize", false);
         Optimizer::Adamw {
-            lr: self.number("lr", 1e-3),
-            betas: self.betas(),
-            eps: self.number("eps", 1e-8),
+            lr: self.number(&param("lr")).unwrap_or(1e-3),
+            betas: self.betas().unwrap_or([0.9, 0.999]),
+            eps: self.number(&param("eps")).unwrap_or(1e-8),
             weight_decay,
         }
     }
 
     fn sgd(&mut self) -> Optimizer {
-        self.refuse_unknown(SGD_PARAMS);
+        self.check_params(SGD_PARAMS);
         for name in ["momentum", "weight_decay"] {
-            if self.number(name, 0.0) != 0.0 {
-                self.lacking(name, "the native engine has only plain SGD");
+            if self.number(&param(name)).is_some_and(|value| value != 0.0) {
+                self.lacks(name);
             }
         }
-        self.only("maximize", false);
-        Optimizer::Sgd { lr: self.number("lr", 1e-3) }
+        self.lacks_unless("maximize", false);
+        Optimizer::Sgd { lr: self.number(&param("lr")).unwrap_or(1e-3) }
     }
 
-    /// Refuses unknown parameters, because DeepSpeed passes all parameters on to a Python constructor, which
-    /// rejects unknown ones.
-    fn refuse_unknown(&mut self, known: &[&str]) {
-        for param in self.members.iter().filter(|param| !known.contains(&param.key.as_str())) {
-            let advice = if param.key == "max_grad_norm" {
-                "use the top-level gradient_clipping".to_owned()
-            } else {
-                nearest(&param.key, known.iter().map(|name| (*name, *name))).map_or_else(
-                    || format!("it has {}", known.join(", ")),
-                    |name| format!("did you mean {name}?"),
-                )
-            };
-            let text = format!("this optimizer has no such parameter; {advice}");
-            let note = "not used: zprobe brings an optimizer of its own";
-            self.problems.push(Problem::unknown(vec![param.spot.clone()], text, note));
+    /// Checks the names of the parameters, because DeepSpeed passes them on to a Python constructor.
+    fn check_params(&mut self, known: &'static str) {
+        self.check_keys(PARAMS, "optimizer.params", known);
+        for path in known.split_ascii_whitespace().map(param) {
+            if self.is_auto(&path) {
+                self.auto.push(path);
+            }
         }
     }
 
-    /// Finds a parameter that the file sets; `"auto"` and null count as not set.
-    fn set(&self, name: &str) -> Option<&Member> {
-        member(self.members, name).filter(|m| m.value != Json::Null && !m.value.is_auto())
-    }
-
-    fn refuse(&mut self, name: &str, wanted: &str) {
-        if let Some(param) = self.set(name) {
-            let text = format!("must be {wanted}, not {}", param.value.in_words());
-            self.problems.push(Problem::mistake(vec![param.spot.clone()], text));
-        }
-    }
-
-    fn lacking(&mut self, name: &str, why: &str) {
-        if let Some(param) = self.set(name) {
-            let text = format!(
-                "{} is not supported yet: {why}; pass --optimizer to run with another optimizer, or \
-                 remove the parameter in a copy of the file",
-                param.value.in_words()
+    /// Reports a parameter that zprobe's optimizers do not have.
+    fn lacks(&mut self, name: &str) {
+        if self.is_followed() {
+            let text = "zprobe's own optimizer has no such variant; pass --optimizer to run with another optimizer, \
+                        or remove the parameter in a copy of the file";
+            self.problem(&[&param(name)], text);
+        } else {
+            self.note(
+                &[&param(name)],
+                "not used: zprobe runs its own optimizer in place of the file's",
             );
-            let flag = Some(TABLE.optimizer.flag());
-            self.problems.push(Problem::not_yet(vec![param.spot.clone()], flag, text));
         }
     }
 
-    fn number(&mut self, name: &str, default: f64) -> f64 {
-        let Some(param) = self.set(name) else { return default };
-        param.value.as_non_negative().unwrap_or_else(|| {
-            self.refuse(name, "a number, 0 or more");
-            default
+    fn lacks_unless(&mut self, name: &str, only: bool) {
+        if self.boolean(&param(name)) == Some(!only) {
+            self.lacks(name);
+        }
+    }
+
+    fn betas(&mut self) -> Option<[f64; 2]> {
+        let wanted = "a list of two numbers, 0 or more and below 1";
+        self.read(&param("betas"), wanted, |value| {
+            let betas: [f64; 2] = serde_json::from_value(value.clone()).ok()?;
+            betas.iter().all(|beta| (0.0..1.0).contains(beta)).then_some(betas)
         })
     }
+}
 
-    fn flag(&mut self, name: &str, default: bool) -> bool {
-        match self.set(name).map(|param| &param.value) {
-            None => default,
-            Some(Json::Bool(value)) => *value,
-            Some(_) => {
-                self.refuse(name, "true or false");
-                default
-            }
-        }
-    }
-
-    fn only(&mut self, name: &str, there: bool) {
-        if self.flag(name, there) != there {
-            self.lacking(name, "the native engine has only the plain algorithms");
-        }
-    }
-
-    fn betas(&mut self) -> [f64; 2] {
-        const DEFAULT: [f64; 2] = [0.9, 0.999];
-        let Some(param) = self.set("betas") else { return DEFAULT };
-        if let Json::List(betas) = &param.value
-            && let [first, second] = betas.as_slice()
-            && let (Some(first), Some(second)) = (first.as_number(), second.as_number())
-            && [first, second].iter().all(|beta| (0.0..1.0).contains(beta))
-        {
-            return [first, second];
-        }
-        self.refuse("betas", "a list of two numbers, 0 or more and below 1");
-        DEFAULT
-    }
+/// The path of a parameter.
+fn param(name: &str) -> String {
+    format!("{PARAMS}/{name}")
 }

@@ -42,11 +42,6 @@ impl FromArgMatches for SpecRequest {
     }
 }
 
-/// True if a request sets the setting that has this flag.
-pub(super) fn is_asked(flag: &str, request: &SpecRequest) -> bool {
-    ALL.iter().any(|setting| setting.flag() == flag && setting.is_set(request))
-}
-
 /// The `--timeout` of a command that makes many runs, passed on to each run.
 #[derive(Clone, Debug, Default)]
 pub struct Timeout(Option<u64>);

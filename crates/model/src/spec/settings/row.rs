@@ -1,4 +1,4 @@
-//! The definition of a setting: a [`Row`] of the table, and a [`Setting`], which is a row without the type of its
+//! The definition of a setting: a [`SettingRow`] of the table, and a [`Setting`], which is a row without the type of its
 //! value.
 
 use clap::{Arg, ArgMatches};
@@ -10,7 +10,7 @@ use crate::spec::deepspeed::put;
 use crate::spec::{DeepSpeedFile, Engine, Invalid, RunSpec};
 
 /// A row of the table. `S` is the type of the field in [`SpecRequest`].
-pub struct Row<S: Slot> {
+pub struct SettingRow<S: Slot> {
     /// The flag, with its dashes.
     pub(super) flag: &'static str,
     /// The help text of the flag.
@@ -40,7 +40,7 @@ pub struct Row<S: Slot> {
     /// Reads the words of the command line, if some of them are not values.
     pub(super) words: Option<Words>,
     /// The place of the setting in a DeepSpeed file.
-    pub(super) key: Key<S::Item>,
+    pub(super) key: ConfigKey<S::Item>,
     /// Returns the value in a complete specification. A specification for DeepSpeed holds the value in the
     /// DeepSpeed configuration instead, if that has a key for the setting.
     pub(super) said: fn(&RunSpec) -> S,
@@ -59,7 +59,7 @@ pub(super) type Words = fn(&str, &mut SpecRequest) -> Result<(), String>;
 pub(super) type Write<T> = fn(&mut Map<String, Json>, &T);
 
 /// The place of a setting in a DeepSpeed file.
-pub(super) enum Key<T> {
+pub(super) enum ConfigKey<T> {
     /// No place, because DeepSpeed has no key for the setting.
     None,
     /// The dotted path from which a run of DeepSpeed takes the value.
@@ -95,7 +95,7 @@ pub enum About {
     How,
 }
 
-impl<S: Slot> Row<S> {
+impl<S: Slot> SettingRow<S> {
     /// A setting that every engine has, without a default.
     pub(super) const fn new(
         flag: &'static str,
@@ -118,7 +118,7 @@ impl<S: Slot> Row<S> {
             default_words: "",
             check: |_, _| Ok(()),
             words: None,
-            key: Key::None,
+            key: ConfigKey::None,
             said: |_| S::default(),
             always_said: false,
             reduction: Reduction::LeaveOut,
@@ -251,7 +251,7 @@ pub trait Setting: Sync {
     fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)>;
 }
 
-impl<S: Slot> Setting for Row<S> {
+impl<S: Slot> Setting for SettingRow<S> {
     fn flag(&self) -> &'static str {
         self.flag
     }
@@ -264,9 +264,11 @@ impl<S: Slot> Setting for Row<S> {
             default: self.default_in_words(),
             engines: self.engines,
             key: match self.key {
-                Key::None | Key::Anywhere(_) => None,
-                Key::At(path) | Key::AskedAt(path) | Key::AlwaysAt(path) => Some(path),
-                Key::Written(keys, _) => Some(keys),
+                ConfigKey::None | ConfigKey::Anywhere(_) => None,
+                ConfigKey::At(path) | ConfigKey::AskedAt(path) | ConfigKey::AlwaysAt(path) => {
+                    Some(path)
+                }
+                ConfigKey::Written(keys, _) => Some(keys),
             },
             always_said: self.always_said,
             reduction: self.reduction,
@@ -328,7 +330,7 @@ impl<S: Slot> Setting for Row<S> {
     fn ask(&self, spec: &RunSpec, request: &mut SpecRequest) {
         let value = match self.key {
             _ if !self.engines.contains(&spec.engine()) => S::default(),
-            Key::At(path) | Key::AskedAt(path) if is_passed_on(spec) => {
+            ConfigKey::At(path) | ConfigKey::AskedAt(path) if is_passed_on(spec) => {
                 configured(spec, path).map_or_else(S::default, S::of_json)
             }
             _ => (self.said)(spec),
@@ -341,9 +343,11 @@ impl<S: Slot> Setting for Row<S> {
 
     fn ask_beside_file(&self, spec: &RunSpec, request: &mut SpecRequest) {
         let by_flag = match self.key {
-            Key::None | Key::AlwaysAt(_) => true,
-            Key::AskedAt(_) | Key::Anywhere(_) => !(self.said)(spec).values().is_empty(),
-            Key::At(_) | Key::Written(..) => false,
+            ConfigKey::None | ConfigKey::AlwaysAt(_) => true,
+            ConfigKey::AskedAt(_) | ConfigKey::Anywhere(_) => {
+                !(self.said)(spec).values().is_empty()
+            }
+            ConfigKey::At(_) | ConfigKey::Written(..) => false,
         };
         if by_flag {
             self.ask(spec, request);
@@ -353,20 +357,20 @@ impl<S: Slot> Setting for Row<S> {
     fn write(&self, request: &SpecRequest, file: &mut Map<String, Json>) {
         for value in (self.slot)(request).values() {
             match self.key {
-                Key::None | Key::AlwaysAt(_) => {}
-                Key::At(path) | Key::AskedAt(path) => put(file, path, value.json()),
-                Key::Anywhere(write) | Key::Written(_, write) => write(file, value),
+                ConfigKey::None | ConfigKey::AlwaysAt(_) => {}
+                ConfigKey::At(path) | ConfigKey::AskedAt(path) => put(file, path, value.json()),
+                ConfigKey::Anywhere(write) | ConfigKey::Written(_, write) => write(file, value),
             }
         }
     }
 
     fn complete(&self, spec: &RunSpec, file: &mut Map<String, Json>) {
-        let Key::AlwaysAt(path) = self.key else { return };
+        let ConfigKey::AlwaysAt(path) = self.key else { return };
         (self.said)(spec).values().iter().for_each(|value| put(file, path, value.json()));
     }
 
     fn asked_of_deepspeed(&self, spec: &RunSpec) -> Option<(&'static str, String)> {
-        let Key::AskedAt(path) = self.key else { return None };
+        let ConfigKey::AskedAt(path) = self.key else { return None };
         let name = path.rsplit('.').next()?;
         Some((name, (self.said)(spec).values().first()?.word()?))
     }

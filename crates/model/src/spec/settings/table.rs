@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::row::About::How;
 use super::row::Reduction::{Keep, KeepAlways};
-use super::row::{Key, Row, Setting, configured, is_passed_on};
+use super::row::{ConfigKey, Setting, SettingRow, configured, is_passed_on};
 use super::value::Slot;
 use crate::spec::checks::MIB;
 use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
@@ -30,7 +30,7 @@ const FSDP2: &[Engine] = &[Engine::Fsdp2];
 const PIPELINE: &[Engine] = &[Engine::Pipeline];
 
 /// Declares the settings. A row begins with its help text, its flag, its field and the type of the field;
-/// `= |engine| …` is a default that depends only on the engine. The braces hold fields of [`Row`].
+/// `= |engine| …` is a default that depends only on the engine. The braces hold fields of [`SettingRow`].
 macro_rules! settings {
     ($(
         $(#[doc = $help:literal])+
@@ -51,15 +51,15 @@ macro_rules! settings {
 
         /// All settings, by name.
         pub(in crate::spec) struct Table {
-            $(pub(in crate::spec) $name: Row<$slot>,)+
+            $(pub(in crate::spec) $name: SettingRow<$slot>,)+
         }
 
         /// The rows of all settings.
         pub(in crate::spec) static TABLE: Table = Table {
-            $($name: Row {
+            $($name: SettingRow {
                 $(default: Some($default),)?
                 $($what: $value,)*
-                ..Row::<$slot>::new(
+                ..SettingRow::<$slot>::new(
                     $flag,
                     concat!($($help),+),
                     |request| &request.$name,
@@ -109,7 +109,7 @@ settings! {
     "--stage" stage: Option<u8> = |engine| engine.traits().staging.default(), {
         heading: "Engine", placeholder: "0|1|2|3", engines: ZERO, always_said: true,
         check: |_, stage| if *stage > 3 { Err(Invalid::NoSuchStage(*stage)) } else { Ok(()) },
-        key: Key::At("zero_optimization.stage"),
+        key: ConfigKey::At("zero_optimization.stage"),
         said: |spec| Some(spec.stage),
     }
 
@@ -118,7 +118,7 @@ settings! {
         heading: "Engine", placeholder: "N", alias: "gradient-accumulation-steps",
         always_said: true, reduction: Keep,
         check: up_to::<MOST, _>,
-        key: Key::AlwaysAt("gradient_accumulation_steps"),
+        key: ConfigKey::AlwaysAt("gradient_accumulation_steps"),
         said: |spec| Some(spec.gradient_accumulation_steps),
     }
 
@@ -144,7 +144,7 @@ settings! {
     /// Dtype of the model
     "--dtype" dtype: Option<Dtype> = |_| Dtype::Bf16, {
         heading: "Engine",
-        key: Key::Written("bf16.enabled, fp16.enabled", write_dtype),
+        key: ConfigKey::Written("bf16.enabled, fp16.enabled", write_dtype),
         said: |spec| Some(spec.dtype),
     }
 
@@ -153,7 +153,7 @@ settings! {
         heading: "Engine", placeholder: "DTYPE", engines: ZERO,
         advice: "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
         default_words: "fp32; ddp: that of the model",
-        key: Key::At("data_types.grad_accum_dtype"),
+        key: ConfigKey::At("data_types.grad_accum_dtype"),
         said: |spec| Some(spec.grad_accum_dtype),
     }
 
@@ -162,7 +162,7 @@ settings! {
         heading: "Engine", placeholder: "DTYPE",
         engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2], advice: "use --comm-hook",
         default_words: "that of the reduced buffer",
-        key: Key::At("communication_data_type"),
+        key: ConfigKey::At("communication_data_type"),
         said: |spec| spec.comm_dtype,
     }
 
@@ -171,7 +171,7 @@ settings! {
         heading: "Engine", placeholder: "N", engines: ZERO,
         default_words: "small enough that buckets fill",
         check: up_to::<ANY, _>,
-        key: Key::At("zero_optimization.reduce_bucket_size"),
+        key: ConfigKey::At("zero_optimization.reduce_bucket_size"),
         // The accumulator dataflow has no bucket.
         said: |spec| (spec.dataflow() != Some(Dataflow::Accumulator)).then_some(spec.reduce_bucket_size),
     }
@@ -179,28 +179,28 @@ settings! {
     /// Overlap reduction with backward
     "--overlap-comm" overlap_comm: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "false, stage 3: true",
-        key: Key::AskedAt("zero_optimization.overlap_comm"),
+        key: ConfigKey::AskedAt("zero_optimization.overlap_comm"),
         said: |spec| spec.overlap_comm(),
     }
 
     /// Copy gradients to a contiguous buffer as they are produced
     "--contiguous-gradients" contiguous_gradients: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "true",
-        key: Key::AskedAt("zero_optimization.contiguous_gradients"),
+        key: ConfigKey::AskedAt("zero_optimization.contiguous_gradients"),
         said: |spec| spec.contiguous_gradients(),
     }
 
     /// Reduce-scatter gradients instead of all-reducing them
     "--reduce-scatter" reduce_scatter: Option<bool>, {
         heading: "ZeRO", engines: ZERO, default_words: "true",
-        key: Key::AskedAt("zero_optimization.reduce_scatter"),
+        key: ConfigKey::AskedAt("zero_optimization.reduce_scatter"),
         said: |spec| spec.reduce_scatter(),
     }
 
     /// Fill BF16_Optimizer's accumulator from hooks
     "--immediate-grad-update" immediate_grad_update: Option<bool>, {
         heading: "DeepSpeed", engines: DEEPSPEED, default_words: "false",
-        key: Key::AskedAt("bf16.immediate_grad_update"),
+        key: ConfigKey::AskedAt("bf16.immediate_grad_update"),
         said: |spec| spec.immediate_grad_update(),
     }
 
@@ -227,7 +227,7 @@ settings! {
     /// Key of DeepSpeed's configuration, as KEY=VALUE, for a setting without a flag; may be repeated
     "--deepspeed-set" deepspeed_set: Vec<Member>, {
         heading: "DeepSpeed", placeholder: "KEY=VALUE", engines: DEEPSPEED,
-        key: Key::Anywhere(Member::write),
+        key: ConfigKey::Anywhere(Member::write),
         said: |spec| spec.deepspeed_set(),
     }
 
@@ -241,7 +241,7 @@ settings! {
     /// Place of the optimizer states
     "--offload" offload: Option<Offload> = |_| Offload::None, {
         heading: "ZeRO", engines: ZERO, harmless: |offload| *offload == Offload::None,
-        key: Key::At("zero_optimization.offload_optimizer.device"),
+        key: ConfigKey::At("zero_optimization.offload_optimizer.device"),
         said: |spec| Some(spec.offload),
     }
 
@@ -255,7 +255,7 @@ settings! {
     "--gradient-clipping" gradient_clipping: Option<f64> = |_| 0.0, {
         heading: "Engine", placeholder: "NORM",
         check: norm,
-        key: Key::At("gradient_clipping"),
+        key: ConfigKey::At("gradient_clipping"),
         said: |spec| Some(spec.gradient_clipping),
     }
 
@@ -263,7 +263,7 @@ settings! {
     "--loss-scale" loss_scale: Option<LossScale> = |_| LossScale::DEFAULT, {
         heading: "ZeRO", placeholder: "SCALE|dynamic", engines: ZERO,
         default_words: "dynamic, from 2^6",
-        key: Key::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
+        key: ConfigKey::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
         said: |spec| {
             let is_there = !is_passed_on(spec) || configured(spec, "fp16").is_some();
             is_there.then_some(spec.loss_scale)
@@ -447,7 +447,7 @@ settings! {
     "--micro-batch-size" micro_batch_size: Option<usize> = |_| 4, {
         heading: "Data", placeholder: "N",
         check: up_to::<MOST, _>,
-        key: Key::AlwaysAt("train_micro_batch_size_per_gpu"),
+        key: ConfigKey::AlwaysAt("train_micro_batch_size_per_gpu"),
         said: |spec| Some(spec.micro_batch_size),
     }
 
