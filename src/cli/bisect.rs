@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use pep440_rs::Version;
 use zprobe_engines as engines;
-use zprobe_lab::bisect::{self, End, Question, Signature, Source, render};
+use zprobe_lab::bisect::{self, BisectEnd, BisectTask, FindingSignature, GitSource, render};
 use zprobe_lab::console;
 use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded::diagnosis;
@@ -114,9 +114,9 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 impl Args {
-    fn question(&self) -> Result<Question> {
+    fn question(&self) -> Result<BisectTask> {
         let package = self.package.clone().context("--package is missing")?;
-        let good = End::from(self.good.as_deref().context("--good is missing")?);
+        let good = BisectEnd::from(self.good.as_deref().context("--good is missing")?);
         let recorded = self.run_dir.as_deref().map(diagnosis).transpose()?;
         let report = recorded.as_ref().map(|(report, _)| report);
         let spec = match report {
@@ -125,20 +125,20 @@ impl Args {
         };
         refuse(&package, &spec)?;
         let bad = match (&self.bad, report) {
-            (Some(bad), _) => End::from(bad.as_str()),
-            (None, Some(report)) => End::Release(version(report, &package)?),
+            (Some(bad), _) => BisectEnd::from(bad.as_str()),
+            (None, Some(report)) => BisectEnd::Release(version(report, &package)?),
             (None, None) => {
                 anyhow::bail!("--bad is missing: name a release that shows the finding")
             }
         };
         self.refuse_ends(&package, &good, &bad)?;
         let signature = report.map(|report| {
-            Signature::of(report)
+            FindingSignature::of(report)
                 .context("the recorded run has no finding to bisect; give a run directory with one")
         });
         let (own, beside): (Packages, Packages) =
             self.beside(&package)?.into_iter().partition(|(name, _)| *name == package);
-        Ok(Question {
+        Ok(BisectTask {
             order: Order { spec, ranks: Ranks::Cold(PathBuf::new()), repeats: self.repeat },
             over: own.version(&package).cloned(),
             beside,
@@ -146,7 +146,7 @@ impl Args {
             good,
             bad,
             fixed: self.fixed,
-            git: self.git.clone().map(|place| Source { place, first_parent: self.first_parent }),
+            git: self.git.clone().map(|place| GitSource { place, first_parent: self.first_parent }),
             signature: signature.transpose()?,
             jobs: self.jobs,
             out: self.out.clone(),
@@ -154,21 +154,21 @@ impl Args {
     }
 
     /// Refuses values of `--good` and `--bad` that contradict the other flags.
-    fn refuse_ends(&self, package: &str, good: &End, bad: &End) -> Result<()> {
+    fn refuse_ends(&self, package: &str, good: &BisectEnd, bad: &BisectEnd) -> Result<()> {
         ensure!(
             self.git.is_none() || package != "torch",
             "--git: commits of torch are not built here, because each takes hours; bisect its releases, and then \
              run `git bisect run zprobe bisect step` in a checkout that your own script builds"
         );
         for (flag, end) in [("--good", good), ("--bad", bad)] {
-            if let (End::Revision(name), None) = (end, &self.git) {
+            if let (BisectEnd::Revision(name), None) = (end, &self.git) {
                 anyhow::bail!(
                     "{flag} {name}: not a version such as 0.18.9; a commit, branch or tag needs --git with \
                      the repository"
                 );
             }
         }
-        if let (End::Release(good), End::Release(bad)) = (good, bad) {
+        if let (BisectEnd::Release(good), BisectEnd::Release(bad)) = (good, bad) {
             ensure!(good != bad, "{package} {good} is both --good and --bad");
             ensure!(
                 self.fixed == (bad < good),

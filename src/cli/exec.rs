@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, ensure};
 use clap::builder::BoolishValueParser;
-use zprobe_lab::agents::{Role, follow_script};
+use zprobe_lab::agents::{AgentRole, follow_script};
 use zprobe_lab::console::{say, say_recorded};
 use zprobe_lab::store::{self, run_id};
 use zprobe_lab::{recorded, run};
@@ -92,7 +92,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let (meeting, patience) = (args.nodes.meeting_beside(&job)?, args.nodes.patience());
     let part = Part::of_command(job.index, job.size);
     play(
-        Role::find(part, &order.settings(), &run_id, &meeting, patience)?,
+        AgentRole::find(part, &order.settings(), &run_id, &meeting, patience)?,
         |team| args.lead(&order, &run_id, Some(team)),
         |leader| {
             let run_dir = args.run_dir(leader.run_id());

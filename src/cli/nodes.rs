@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use zprobe_lab::agents::{Followed, Role};
+use zprobe_lab::agents::{AgentRole, FollowOutcome};
 use zprobe_lab::console::say;
 use zprobe_launch::agents::{Leader, Part, Team};
 use zprobe_launch::job::{Endpoint, Job, Launcher, Meeting};
@@ -172,13 +172,13 @@ fn multiply(gpus: &mut Option<Gpus>, machines: usize) {
 /// Runs this process as the leader or a follower of its job. All processes exit with the leader's code; if the leader
 /// is lost, `alone` reports on the records in this process's directory.
 pub fn play(
-    role: Role,
+    role: AgentRole,
     lead: impl FnOnce(&mut Team) -> Result<Exit>,
-    follow: impl FnOnce(Leader) -> Result<Followed>,
+    follow: impl FnOnce(Leader) -> Result<FollowOutcome>,
     alone: impl FnOnce(&Path) -> Result<Exit>,
 ) -> Result<Exit> {
     match role {
-        Role::Leads(mut team) => {
+        AgentRole::Leads(mut team) => {
             let led = lead(&mut team);
             match &led {
                 Ok(exit) => team.over(exit.code()),
@@ -186,9 +186,9 @@ pub fn play(
             }
             led
         }
-        Role::Follows(leader) => match follow(*leader)? {
-            Followed::Over(code) => Ok(Exit::of_code(code)),
-            Followed::Alone(dir) => {
+        AgentRole::Follows(leader) => match follow(*leader)? {
+            FollowOutcome::Over(code) => Ok(Exit::of_code(code)),
+            FollowOutcome::Alone(dir) => {
                 say(format_args!(
                     "the process of rank 0 is lost; the records of this machine's ranks are in {}",
                     dir.display()

@@ -27,13 +27,13 @@ const TOLD: [(&str, &str); 3] = [
 /// The value of a field that the engine of a script has not reported.
 const NOT_TOLD: &str = "not told";
 
-/// The text in [`Known::when`] for a value that is left to the engine.
+/// The text in [`BugConditions::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
 
 /// The conditions that a run must meet for one of its findings to be this bug.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct BugConditions {
     /// The versions that have the bug, by package; all packages must fit. An empty specifier means every version.
     pub affected: BTreeMap<String, VersionSpecifiers>,
     /// The first release without the bug; `None` if all releases have the bug.
@@ -149,7 +149,7 @@ impl Row {
     }
 }
 
-impl Known {
+impl BugConditions {
     /// Returns true if the versions, the optimizer and the settings of a run are those that the bug needs.
     fn fits(&self, report: &Report, spec: &Value) -> bool {
         let is_affected = |(package, versions): (&String, &VersionSpecifiers)| {

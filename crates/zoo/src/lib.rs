@@ -19,7 +19,7 @@ use zprobe_model::spec::Engine;
 use zprobe_report::RuleCode;
 
 pub use judge::{Judgement, got};
-pub use known::{Known, TRAINERS, name_known_bugs};
+pub use known::{BugConditions, TRAINERS, name_known_bugs};
 pub use packages::Packages;
 pub use read::ReadError;
 pub use script::Script;
@@ -47,7 +47,7 @@ pub struct Row {
     pub script: Option<Script>,
     /// The conditions that a run must meet for one of its findings to be this bug; `None` if the row has no
     /// conditions.
-    pub known: Option<Known>,
+    pub known: Option<BugConditions>,
     /// The releases on which the row is tried.
     pub releases: Vec<Release>,
 }

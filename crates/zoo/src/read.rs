@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Expectation, Known, Release, Row, Script};
+use super::{BugConditions, Expectation, Release, Row, Script};
 use crate::Packages;
 use zprobe_model::document::{Complaint, Document};
 use zprobe_model::spec::Engine;
@@ -29,7 +29,7 @@ pub enum ReadError {
 /// The content of a row's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct RowFile {
     name: String,
     title: String,
     links: Vec<String>,
@@ -40,14 +40,14 @@ struct File {
     workaround: String,
     run: Option<String>,
     script: Option<Script>,
-    known: Option<Known>,
-    release: Vec<FileRelease>,
+    known: Option<BugConditions>,
+    release: Vec<RowFileRelease>,
 }
 
 /// A `[[release]]` entry of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FileRelease {
+struct RowFileRelease {
     #[serde(default)]
     packages: Packages,
     #[serde(default)]
@@ -67,7 +67,7 @@ impl Row {
     /// If the text is not TOML, a key is unknown or missing, or a value is not allowed.
     pub fn parse(file: &str, text: &str) -> Result<Self, ReadError> {
         let document = Document { file: file.to_owned(), text: text.to_owned() };
-        let raw: File = document.read()?;
+        let raw: RowFile = document.read()?;
         raw.check(file).map_err(|(key, problem)| ReadError::Value {
             file: file.to_owned(),
             key,
@@ -79,7 +79,7 @@ impl Row {
 /// A key, and the problem with its value.
 type Wrong = (String, String);
 
-impl File {
+impl RowFile {
     fn check(self, file: &str) -> Result<Row, Wrong> {
         let wrong = |key: &str, problem: String| Err((key.to_owned(), problem));
         let stem = file.rsplit('/').next().and_then(|name| name.strip_suffix(".toml"));
@@ -151,7 +151,7 @@ fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), Wrong> {
     Ok((*known, run))
 }
 
-impl FileRelease {
+impl RowFileRelease {
     fn check(self) -> Result<Release, Wrong> {
         let expect = Expectation::parse(&self.expect, self.message, self.finding)
             .map_err(|(key, problem)| (key.to_owned(), problem.to_owned()))?;

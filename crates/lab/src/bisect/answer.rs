@@ -9,7 +9,7 @@ use zprobe_report::Schema;
 /// The result of a bisection, as `--output-format json` prints it. Within a schema version, fields are only added;
 /// the schema is checked in as `schema/bisect.v1.schema.json`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Answer {
+pub struct BisectResult {
     /// The version of this schema.
     pub schema: Schema,
     /// The package whose releases or commits were tried.
@@ -26,18 +26,18 @@ pub struct Answer {
     /// The number of releases in the search, both ends included; 0 if only commits were searched.
     pub releases: usize,
     /// The releases that were tried, in ascending order.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<ReleaseTrial>,
     /// The releases that behave like the old end although they come after a changed release.
     pub old_again: Vec<String>,
     /// The search over commits; `None` if commits were not searched.
-    pub commits: Option<Commits>,
+    pub commits: Option<SearchedCommits>,
     /// The reason why the commits were not searched although the user asked for them; `None` otherwise.
     pub no_commits: Option<String>,
 }
 
 /// A release that was tried.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Trial {
+pub struct ReleaseTrial {
     /// The version of the release.
     pub release: String,
     /// True if the release shows the finding; `None` if the release could not be tested.
@@ -48,7 +48,7 @@ pub struct Trial {
 
 /// The result of the search over commits.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Commits {
+pub struct SearchedCommits {
     /// The address of the repository that the commits are from.
     pub repository: String,
     /// The release over whose environment the commits were installed.
@@ -87,7 +87,7 @@ pub struct CommitTrial {
     pub said: String,
 }
 
-impl Answer {
+impl BisectResult {
     /// True if the search found the first changed release or commit, or the candidates for it.
     pub fn is_known(&self) -> bool {
         match &self.commits {

@@ -7,11 +7,11 @@ use anyhow::{Context as _, Result, anyhow};
 use pep440_rs::Version;
 use regex::Regex;
 
-use super::answer::{Commit, CommitTrial, Commits};
-use super::git::{Clone, Found, Repository, short};
-use super::judge::{Judge, Verdict};
-use super::trials::{Trial, Trials};
-use super::{End, Question};
+use super::answer::{Commit, CommitTrial, SearchedCommits};
+use super::git::{Found, Repository, WorkingClone, short};
+use super::judge::{Judge, TrialVerdict};
+use super::trials::{BisectRunner, FinishedTrial};
+use super::{BisectEnd, BisectTask};
 use crate::console::say;
 use crate::environment;
 use crate::scratch::Scratch;
@@ -28,7 +28,7 @@ static PULL_REQUEST: LazyLock<Option<Regex>> =
 
 /// The two ends of a search over commits.
 #[derive(Debug)]
-pub struct Ends {
+pub struct CommitEnds {
     /// The commit at the old end.
     old: String,
     /// The commit at the new end.
@@ -37,7 +37,7 @@ pub struct Ends {
     release: Version,
 }
 
-impl Ends {
+impl CommitEnds {
     /// The commits of two releases as the ends. All commits are tried in the environment of the new release, which
     /// has their requirements.
     ///
@@ -53,10 +53,10 @@ impl Ends {
     /// # Errors
     /// When an end is not in the repository, or no release is known in whose environment the commits can be
     /// installed.
-    pub fn of_revisions(repository: &Repository, question: &Question) -> Result<Self> {
-        let commit = |end: &End| match end {
-            End::Release(version) => repository.release(&version.to_string()),
-            End::Revision(name) => repository.commit(name),
+    pub fn of_revisions(repository: &Repository, question: &BisectTask) -> Result<Self> {
+        let commit = |end: &BisectEnd| match end {
+            BisectEnd::Release(version) => repository.release(&version.to_string()),
+            BisectEnd::Revision(name) => repository.commit(name),
         };
         let (good, bad) = (commit(&question.good)?, commit(&question.bad)?);
         let (old, new) = if question.fixed { (bad, good) } else { (good, bad) };
@@ -83,17 +83,17 @@ impl Ends {
 /// # Errors
 /// When an end contradicts its flag, or git fails.
 pub fn search(
-    trials: &Trials<'_>,
+    trials: &BisectRunner<'_>,
     judge: &mut Judge,
     repository: &Repository,
-    ends: &Ends,
+    ends: &CommitEnds,
     first_parent: bool,
-) -> Result<Commits> {
-    let Ends { old, new, release } = ends;
-    let Question { package, fixed, .. } = trials.question;
+) -> Result<SearchedCommits> {
+    let CommitEnds { old, new, release } = ends;
+    let BisectTask { package, fixed, .. } = trials.question;
     let order = repository.between(old, new, first_parent)?;
     let scratch = Scratch::new(&trials.cache.checkouts().join(run_id()))?;
-    let mut walk = Walk {
+    let mut walk = CommitSearch {
         trials,
         repository,
         clone: repository.cloned(&scratch.path().join(package))?,
@@ -106,7 +106,7 @@ pub fn search(
     let place = |id: &str| order.iter().position(|it| it == id).map_or(0, |at| at + 1);
     first.sort_by_key(|id| place(id));
     walk.tried.sort_by_key(|(commit, _)| place(&commit.id));
-    Ok(Commits {
+    Ok(SearchedCommits {
         repository: repository.address(),
         release: release.to_string(),
         first: first.iter().map(|id| described(repository, id)).collect::<Result<_>>()?,
@@ -114,7 +114,7 @@ pub fn search(
         trials: walk
             .tried
             .into_iter()
-            .map(|(commit, Verdict { shows, said })| CommitTrial { commit, shows, said })
+            .map(|(commit, TrialVerdict { shows, said })| CommitTrial { commit, shows, said })
             .collect(),
     })
 }
@@ -133,16 +133,16 @@ fn pull_request(title: &str) -> Option<u64> {
 }
 
 /// The state of a search over commits.
-struct Walk<'a> {
-    trials: &'a Trials<'a>,
+struct CommitSearch<'a> {
+    trials: &'a BisectRunner<'a>,
     repository: &'a Repository,
-    clone: Clone,
+    clone: WorkingClone,
     release: Packages,
     worker: Worker,
-    tried: Vec<(Commit, Verdict)>,
+    tried: Vec<(Commit, TrialVerdict)>,
 }
 
-impl Walk<'_> {
+impl CommitSearch<'_> {
     /// Tries both ends, and then the commits that git chooses. The result is empty if the user has ended the search.
     fn first(
         &mut self,
@@ -161,7 +161,7 @@ impl Walk<'_> {
             }
             self.judged(judge, commit, trial, None).is_end(&label, is_bad)?;
         }
-        let clone = Clone::at(self.clone.dir());
+        let clone = WorkingClone::at(self.clone.dir());
         let found = clone.bisect((old, new), first_parent, &mut |id, left| {
             let commit = described(self.repository, id)?;
             let Some(trial) = self.trial(&commit) else { return Ok(None) };
@@ -184,10 +184,10 @@ impl Walk<'_> {
     }
 
     /// Tries a commit; `None` if the user has ended the search.
-    fn trial(&mut self, commit: &Commit) -> Option<Trial> {
+    fn trial(&mut self, commit: &Commit) -> Option<FinishedTrial> {
         let label = self.label(commit);
         if let Err(error) = self.clone.check_out(&commit.id) {
-            return Some(Trial::without_run(anyhow!(
+            return Some(FinishedTrial::without_run(anyhow!(
                 "the commit cannot be checked out: {error:#}"
             )));
         }
@@ -204,9 +204,9 @@ impl Walk<'_> {
         &mut self,
         judge: &Judge,
         commit: Commit,
-        trial: Trial,
+        trial: FinishedTrial,
         left: Option<usize>,
-    ) -> Verdict {
+    ) -> TrialVerdict {
         let times = trial.times();
         let verdict = judge.verdict(trial.report);
         self.trials.say(&self.label(&commit), &verdict.in_words(), times, left);

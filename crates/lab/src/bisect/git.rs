@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::search::Mark;
+use super::search::TrialMark;
 
 /// The environment variables by which git finds a repository, for example in a hook. They are removed, because zprobe
 /// names the directory in every call.
@@ -53,7 +53,7 @@ pub struct Described {
 
 /// A clone in which commits are checked out.
 #[derive(Debug)]
-pub struct Clone {
+pub struct WorkingClone {
     dir: PathBuf,
 }
 
@@ -194,11 +194,11 @@ impl Repository {
     ///
     /// # Errors
     /// When git fails.
-    pub fn cloned(&self, dir: &Path) -> Result<Clone> {
+    pub fn cloned(&self, dir: &Path) -> Result<WorkingClone> {
         let mut command = git(Path::new("."));
         command.args(["clone", "--quiet", "--shared", "--no-checkout", "--"]);
         done(command.arg(&self.dir).arg(dir))?;
-        Ok(Clone::at(dir))
+        Ok(WorkingClone::at(dir))
     }
 
     fn is_shallow(&self) -> bool {
@@ -206,7 +206,7 @@ impl Repository {
     }
 }
 
-impl Clone {
+impl WorkingClone {
     /// The clone in the directory `dir`.
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -235,7 +235,7 @@ impl Clone {
         &self,
         (old, new): (&str, &str),
         first_parent: bool,
-        trial: &mut dyn FnMut(&str, usize) -> Result<Option<Mark>>,
+        trial: &mut dyn FnMut(&str, usize) -> Result<Option<TrialMark>>,
     ) -> Result<Found> {
         // With `--no-checkout`, only a trial touches the clone's working tree.
         let mut start =
@@ -254,9 +254,9 @@ impl Clone {
                 return Ok(Found::Ended);
             };
             let word = match mark {
-                Mark::Old => "old",
-                Mark::New => "new",
-                Mark::Skipped => "skip",
+                TrialMark::Old => "old",
+                TrialMark::New => "new",
+                TrialMark::Skipped => "skip",
             };
             let output = output(git(&self.dir).args(["bisect", word, &next]))?;
             // git exits with 2 where only skipped commits are left, and names them in the log.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use regex::Regex;
 
-use super::answer::{Answer, Commit, Commits};
+use super::answer::{BisectResult, Commit, SearchedCommits};
 use super::judge::in_words;
 use crate::table::to_json;
 use zprobe_report::Form;
@@ -22,7 +22,7 @@ static GITHUB: LazyLock<Option<Regex>> =
 ///
 /// # Errors
 /// When JSON cannot be written, which does not happen with an answer.
-pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
+pub fn render(answer: &BisectResult, command: &str, form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(answer);
     }
@@ -65,7 +65,7 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
 }
 
 /// The other finding of the first release without the searched finding; `None` if that release is clean.
-fn hiding(answer: &Answer) -> Option<&str> {
+fn hiding(answer: &BisectResult) -> Option<&str> {
     let [only] = answer.first.as_slice() else { return None };
     let first = answer.trials.iter().find(|trial| trial.release == *only)?;
     (answer.fixed && first.said != Verdict::Clean.to_string()).then_some(first.said.as_str())
@@ -88,7 +88,7 @@ fn cut(line: String) -> String {
 }
 
 /// A line with the number of trials, and with the packages that all trials had in common.
-fn tried(answer: &Answer) -> String {
+fn tried(answer: &BisectResult) -> String {
     let of = |trials: usize, all: usize, noun: &str| format!("{trials} of {}", amount(all, noun));
     let releases =
         (answer.releases > 0).then(|| of(answer.trials.len(), answer.releases, "release"));
@@ -109,8 +109,8 @@ fn tried(answer: &Answer) -> String {
 }
 
 /// The result for the releases, in one sentence.
-fn headline(answer: &Answer) -> String {
-    let Answer { package, finding, .. } = answer;
+fn headline(answer: &BisectResult) -> String {
+    let BisectResult { package, finding, .. } = answer;
     let what = what(answer);
     match answer.first.as_slice() {
         [] => format!("interrupted before the first release {what} {finding} was known"),
@@ -124,8 +124,8 @@ fn headline(answer: &Answer) -> String {
 }
 
 /// The result for the commits, with the details of the first commit or of all candidates.
-fn commit_headline(answer: &Answer, commits: &Commits) -> String {
-    let Answer { package, finding, .. } = answer;
+fn commit_headline(answer: &BisectResult, commits: &SearchedCommits) -> String {
+    let BisectResult { package, finding, .. } = answer;
     let what = what(answer);
     // If releases were searched, their sentence has named the finding already.
     let (of, finding) = if answer.releases > 0 {
@@ -153,7 +153,7 @@ fn commit_headline(answer: &Answer, commits: &Commits) -> String {
     }
 }
 
-fn what(answer: &Answer) -> &'static str {
+fn what(answer: &BisectResult) -> &'static str {
     if answer.fixed { "without" } else { "with" }
 }
 
@@ -174,12 +174,12 @@ fn about(commit: &Commit, repository: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer::{CommitTrial, Trial};
+    use super::super::answer::{CommitTrial, ReleaseTrial};
     use super::*;
     use zprobe_report::Schema;
 
-    fn trial(release: &str, shows: Option<bool>, said: &str) -> Trial {
-        Trial { release: release.to_owned(), shows, said: said.to_owned() }
+    fn trial(release: &str, shows: Option<bool>, said: &str) -> ReleaseTrial {
+        ReleaseTrial { release: release.to_owned(), shows, said: said.to_owned() }
     }
 
     fn commit(id: &str, title: &str, pull_request: Option<u64>) -> Commit {
@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    fn answer() -> Answer {
-        Answer {
+    fn answer() -> BisectResult {
+        BisectResult {
             schema: Schema::CURRENT,
             package: "deepspeed".to_owned(),
             beside: "torch 2.11.0".to_owned(),
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn another_finding_in_the_first_release_without_the_one_that_is_looked_for_is_a_note() {
-        let mut answer = Answer { fixed: true, ..answer() };
+        let mut answer = BisectResult { fixed: true, ..answer() };
         let note = "note: 0.18.5 has ZP105 wrongly-scaled, which may hide ZP101 boundary-leak\n";
         for (fixed, said, expected) in [
             (true, "ZP105 wrongly-scaled", true),
@@ -251,7 +251,7 @@ mod tests {
             said: said.to_owned(),
         };
         let broken = commit("b35d9eb01a", "Move files", None);
-        answer.commits = Some(Commits {
+        answer.commits = Some(SearchedCommits {
             repository: "git@github.com:deepspeedai/DeepSpeed.git".to_owned(),
             release: "0.18.5".to_owned(),
             first: vec![first.clone()],

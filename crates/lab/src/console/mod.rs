@@ -18,7 +18,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use self::links::Stream;
-pub use self::progress::Line;
+pub use self::progress::ProgressLine;
 pub use self::ranks::RankProgress;
 pub use self::verbosity::Verbosity;
 use zprobe_model::visible;

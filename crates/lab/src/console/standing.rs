@@ -7,8 +7,8 @@ use zprobe_model::trace::{Event, Outcome, Phase, Record};
 use zprobe_report::words::counted;
 
 /// The current position of every rank of a run: its step, microbatch and phase.
-pub struct Standing {
-    ranks: Vec<Rank>,
+pub struct RankStates {
+    ranks: Vec<RankState>,
     /// The number of steps that every rank has completed.
     steps_done: usize,
     /// The module whose import a host, or a rank that is not ready, began last; `None` if no import is going on.
@@ -17,7 +17,7 @@ pub struct Standing {
 
 /// The current position of one rank.
 #[derive(Clone, Default)]
-struct Rank {
+struct RankState {
     is_ready: bool,
     at: Option<(usize, usize, Phase)>,
     in_collective: bool,
@@ -25,10 +25,10 @@ struct Rank {
     has_finished: bool,
 }
 
-impl Standing {
+impl RankStates {
     /// The standing before the first record of any rank.
     pub fn new(spec: &RunSpec) -> Self {
-        Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0, importing: None }
+        Self { ranks: vec![RankState::default(); spec.world_size], steps_done: 0, importing: None }
     }
 
     /// Updates the standing with a record, and returns a line for the log if the record is a milestone.
@@ -65,7 +65,7 @@ impl Standing {
             (event, Some(rank)) => {
                 if let Event::RankJoined { world_size, .. } = event {
                     let ranks = (*world_size).min(MOST_RANKS).max(self.ranks.len());
-                    self.ranks.resize(ranks, Rank::default());
+                    self.ranks.resize(ranks, RankState::default());
                 }
                 self.of_rank(self.ranks.get(rank).is_some().then_some(rank)?, event)
             }
@@ -99,7 +99,7 @@ impl Standing {
 
     /// Counts a step that all ranks have completed, and returns a line about the step.
     fn step_done(&mut self) -> Option<String> {
-        let done = |rank: &Rank| match rank.at {
+        let done = |rank: &RankState| match rank.at {
             Some((step, ..)) => step + usize::from(rank.has_finished),
             None => 0,
         };
@@ -172,10 +172,10 @@ mod tests {
     use super::*;
 
     /// The lines in the log of a recorded run, and the final standing of its ranks.
-    fn log(name: &str) -> (Vec<String>, Standing) {
+    fn log(name: &str) -> (Vec<String>, RankStates) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join(name)).unwrap();
-        let mut standing = Standing::new(&trace.spec);
+        let mut standing = RankStates::new(&trace.spec);
         let lines = trace.records.iter().filter_map(|record| standing.see(record)).collect();
         (lines, standing)
     }
@@ -192,7 +192,7 @@ mod tests {
     fn an_import_has_a_line_once_and_is_over_when_ranks_are_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join("clean-three-ranks")).unwrap();
-        let mut standing = Standing::new(&trace.spec);
+        let mut standing = RankStates::new(&trace.spec);
         let record = |rank, event| Record { rank, event, ..trace.records[0].clone() };
         let importing = |rank| record(rank, Event::Importing { what: "deepspeed".to_owned() });
         assert_eq!(standing.see(&importing(None)).as_deref(), Some("importing deepspeed"));

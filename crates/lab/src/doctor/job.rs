@@ -1,6 +1,6 @@
 //! The check of the job that this process is part of, as its launcher describes the job.
 
-use super::{Check, State};
+use super::{CheckState, DoctorCheck};
 use zprobe_launch::job::{Job, Meeting, Unclear};
 
 const SUBJECT: &str = "job";
@@ -9,11 +9,11 @@ const SUBJECT: &str = "job";
 pub fn job(
     told: &Result<Option<Job>, Unclear>,
     meeting: Option<Result<Meeting, Unclear>>,
-) -> Check {
+) -> DoctorCheck {
     let broken = |what: String| {
-        Check::not(
+        DoctorCheck::not(
             SUBJECT,
-            State::Broken,
+            CheckState::Broken,
             what,
             "`zprobe run` refuses to start like this: correct the variables, or unset those of an earlier job",
         )
@@ -22,11 +22,12 @@ pub fn job(
         (Err(unclear), _) => broken(unclear.to_string()),
         (Ok(Some(job)), Some(Err(unclear))) => broken(format!("{job}; {unclear}")),
         (Ok(Some(job)), Some(Ok(meeting))) => {
-            Check::ok(SUBJECT, format!("{job}; its processes meet at {}", meeting.endpoint))
+            DoctorCheck::ok(SUBJECT, format!("{job}; its processes meet at {}", meeting.endpoint))
         }
-        (Ok(_), _) => {
-            Check::ok(SUBJECT, "this process is the only one: no launcher has set its variables")
-        }
+        (Ok(_), _) => DoctorCheck::ok(
+            SUBJECT,
+            "this process is the only one: no launcher has set its variables",
+        ),
     }
 }
 

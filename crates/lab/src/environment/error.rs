@@ -53,7 +53,7 @@ pub enum ProvisionError {
     Recipe(Box<toml::de::Error>),
     /// A tool, such as pip or uv, exited with a failure.
     #[error(transparent)]
-    Failed(Box<Failure>),
+    Failed(Box<ToolFailure>),
 }
 
 /// The failure of a tool (an interpreter, pip or uv) that was to make an environment.
@@ -62,7 +62,7 @@ pub enum ProvisionError {
     "{packages}: {step} failed ({status}). It ended with:\n{tail}\n{advice} All of its output is \
      in {log}"
 )]
-pub struct Failure {
+pub struct ToolFailure {
     /// The packages that were to be installed.
     pub packages: String,
     /// The step that failed, for example `importing torch`.

@@ -22,7 +22,7 @@ const SHORT: usize = 12;
 
 /// A commit of a package, checked out into a directory.
 #[derive(Clone, Copy, Debug)]
-pub struct Commit<'a> {
+pub struct CommitCheckout<'a> {
     /// The name of the package.
     pub package: &'a str,
     /// The full hash of the commit.
@@ -39,13 +39,13 @@ impl Cache {
     /// If an environment cannot be made, for example because the commit cannot be built or imported.
     pub fn provide_commit(
         &self,
-        commit: Commit<'_>,
+        commit: CommitCheckout<'_>,
         release: &Packages,
         installer: &Installer,
         progress: &mut Progress<'_>,
     ) -> Result<PathBuf, ProvisionError> {
         let below = self.provide(release, installer, progress)?;
-        let Commit { package, id, checkout } = commit;
+        let CommitCheckout { package, id, checkout } = commit;
         let (stage, import) = recipe::from_directory(package, checkout.display().to_string())?;
         let text = format!("{package} {id}\nover {}\n{:#?}\n", below.display(), stage.variables);
         let short = id.get(..SHORT).unwrap_or(id);

@@ -22,9 +22,9 @@ use blake2::{Blake2b, Digest as _};
 use etcetera::BaseStrategy as _;
 use zprobe_zoo::Packages;
 
-pub use error::{Failure, ProvisionError};
+pub use error::{ProvisionError, ToolFailure};
 pub use installer::Installer;
-pub use layer::Commit;
+pub use layer::CommitCheckout;
 pub use recipe::{Plan, Stage};
 pub use releases::releases;
 
@@ -268,7 +268,7 @@ impl Site<'_> {
         }
         let printed = fs::read(&log).map_err(cannot)?;
         let own = usize::try_from(before).ok().and_then(|start| printed.get(start..));
-        Err(ProvisionError::Failed(Box::new(Failure {
+        Err(ProvisionError::Failed(Box::new(ToolFailure {
             packages: self.holds.clone(),
             step: step.to_owned(),
             status: status.to_string(),

@@ -17,15 +17,15 @@ const RECIPE: &str = include_str!("recipe.toml");
 struct Recipe {
     /// The supported versions of Python, best first.
     python: Vec<String>,
-    beside: Vec<Beside>,
-    source: Vec<Source>,
+    beside: Vec<CompanionRequirements>,
+    source: Vec<SourcePackage>,
     import: Vec<Import>,
 }
 
 /// Requirements that are installed together with a package.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Beside {
+struct CompanionRequirements {
     package: String,
     /// The versions of the package that need these requirements.
     versions: VersionSpecifiers,
@@ -39,7 +39,7 @@ struct Beside {
 /// A package that is built from source, against the packages that are installed already.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Source {
+struct SourcePackage {
     package: String,
     /// The environment variables of the package's build.
     build: BTreeMap<String, String>,

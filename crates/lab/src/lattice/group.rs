@@ -4,16 +4,16 @@ use super::{Configuration, labels};
 
 /// A value, and all configurations that have this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group<'a, T> {
+pub struct ConfigurationGroup<'a, T> {
     /// The value of the configurations.
     pub what: T,
     /// The configurations with this value: bases that behave alike, and the additions that each base needs.
-    pub classes: Vec<Class<'a>>,
+    pub classes: Vec<ConfigurationClass<'a>>,
 }
 
 /// Bases that need the same additions to get the value of their group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Class<'a> {
+pub struct ConfigurationClass<'a> {
     /// The labels of the bases.
     pub bases: Vec<String>,
     /// The labels of the smallest sets of additions that suffice; empty if the bases suffice without additions.
@@ -22,7 +22,7 @@ pub struct Class<'a> {
     pub members: Vec<&'a Configuration>,
 }
 
-impl<'a> Class<'a> {
+impl<'a> ConfigurationClass<'a> {
     /// The configuration with the fewest arguments.
     pub fn smallest(&self) -> Option<&'a Configuration> {
         self.members.iter().min_by_key(|it| it.arguments().len()).copied()
@@ -32,7 +32,7 @@ impl<'a> Class<'a> {
 /// Groups configurations by equal values, in the order in which the values first occur.
 pub fn group<'a, T: PartialEq>(
     rows: impl IntoIterator<Item = (&'a Configuration, T)>,
-) -> Vec<Group<'a, T>> {
+) -> Vec<ConfigurationGroup<'a, T>> {
     let mut groups: Vec<(T, Vec<&Configuration>)> = Vec::new();
     for (configuration, what) in rows {
         match groups.iter_mut().find(|(known, _)| *known == what) {
@@ -40,13 +40,15 @@ pub fn group<'a, T: PartialEq>(
             None => groups.push((what, vec![configuration])),
         }
     }
-    let with_classes =
-        |(what, members): (T, Vec<&'a Configuration>)| Group { what, classes: classes(&members) };
+    let with_classes = |(what, members): (T, Vec<&'a Configuration>)| ConfigurationGroup {
+        what,
+        classes: classes(&members),
+    };
     groups.into_iter().map(with_classes).collect()
 }
 
 /// Sorts configurations by base, and joins the bases that need the same additions.
-fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
+fn classes<'a>(members: &[&'a Configuration]) -> Vec<ConfigurationClass<'a>> {
     let mut bases: Vec<(String, Vec<&Configuration>)> = Vec::new();
     for member in members {
         let label = member.base_label();
@@ -55,7 +57,7 @@ fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
             None => bases.push((label, vec![member])),
         }
     }
-    let mut classes: Vec<Class<'a>> = Vec::new();
+    let mut classes: Vec<ConfigurationClass<'a>> = Vec::new();
     for (base, members) in bases {
         let with = fewest(&members);
         match classes.iter_mut().find(|class| class.with == with) {
@@ -63,7 +65,7 @@ fn classes<'a>(members: &[&'a Configuration]) -> Vec<Class<'a>> {
                 class.bases.push(base);
                 class.members.extend(members);
             }
-            None => classes.push(Class { bases: vec![base], with, members }),
+            None => classes.push(ConfigurationClass { bases: vec![base], with, members }),
         }
     }
     classes
@@ -86,7 +88,7 @@ fn fewest(members: &[&Configuration]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Choice, Part};
+    use super::super::{Choice, DesignPart};
     use super::*;
     use zprobe_model::spec::Engine;
 
@@ -98,7 +100,7 @@ mod tests {
         };
         let (base, extra) = label.split_once(", ").unwrap_or((label, ""));
         let engine = Engine::DeepSpeed;
-        Configuration { engine, part: Part::Base, base: choices(base), extra: choices(extra) }
+        Configuration { engine, part: DesignPart::Base, base: choices(base), extra: choices(extra) }
     }
 
     fn said(labels: &[&str]) -> Vec<(String, String)> {

@@ -21,7 +21,7 @@ pub use zprobe_engines::Choice;
 
 named_enum! {
     /// The part of the design that a configuration belongs to.
-    pub enum Part {
+    pub enum DesignPart {
         /// A base without additions: only the dtypes (and the stage) are chosen.
         Base = "base",
         /// A base with a single unusual shape or setting.
@@ -41,7 +41,7 @@ pub struct Configuration {
     /// The engine to run.
     pub engine: Engine,
     /// The part of the design that the configuration belongs to.
-    pub part: Part,
+    pub part: DesignPart,
     /// The choices of the base: the stage and the dtypes.
     pub base: Vec<Choice>,
     /// The unusual choices that are added to the base.
@@ -103,18 +103,19 @@ impl Lattice {
 
     /// The covering design: every base, every factor by itself, and every pair of a shape and a setting.
     pub fn covering(&self) -> Vec<Configuration> {
-        let bases = self.axes.bases.iter().map(|base| self.configuration(Part::Base, base, vec![]));
+        let bases =
+            self.axes.bases.iter().map(|base| self.configuration(DesignPart::Base, base, vec![]));
         // Sorted by value first, so that an interrupted sweep has tried some values on every base.
         let factors =
             self.axes.shapes.iter().chain(self.axes.factors.iter().flatten()).flat_map(|value| {
                 let bases = self.axes.factor_bases.iter();
-                bases.map(|base| self.configuration(Part::Factor, base, vec![value.clone()]))
+                bases.map(|base| self.configuration(DesignPart::Factor, base, vec![value.clone()]))
             });
         let pairs = self.axes.pair_bases.iter().flat_map(|base| {
             let pairs = self.axes.shapes.iter().flat_map(|shape| {
                 self.axes.partners.iter().map(|partner| vec![shape.clone(), partner.clone()])
             });
-            pairs.map(|pair| self.configuration(Part::Pair, base, pair))
+            pairs.map(|pair| self.configuration(DesignPart::Pair, base, pair))
         });
         distinct(bases.chain(factors).chain(pairs))
     }
@@ -134,11 +135,16 @@ impl Lattice {
                 .collect();
         }
         distinct(self.axes.bases.iter().flat_map(|base| {
-            extras.iter().map(|extra| self.configuration(Part::Product, base, extra.clone()))
+            extras.iter().map(|extra| self.configuration(DesignPart::Product, base, extra.clone()))
         }))
     }
 
-    fn configuration(&self, part: Part, base: &[Choice], extra: Vec<Choice>) -> Configuration {
+    fn configuration(
+        &self,
+        part: DesignPart,
+        base: &[Choice],
+        extra: Vec<Choice>,
+    ) -> Configuration {
         Configuration { engine: self.engine, part, base: base.to_vec(), extra }
     }
 }

@@ -32,7 +32,7 @@ const SMALLEST: &str = "smallest";
 const TRIALS: &str = "minimise";
 
 /// The task of a search for the smallest configuration.
-pub struct Question<'a> {
+pub struct MinimiseTask<'a> {
     /// The code of the finding; empty for the first finding of the report.
     pub code: &'a str,
     /// The largest number of runs that the search may make.
@@ -54,7 +54,12 @@ fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
 
 /// Searches for the smallest configuration, starting from that of the run in `run_dir`, and writes the result into
 /// that directory.
-pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
+pub fn search(
+    question: MinimiseTask<'_>,
+    order: Order,
+    report: &Report,
+    run_dir: &Path,
+) -> Result<()> {
     let code = question.code;
     let found = &report.findings;
     let wanted = found.iter().find(|it| code.is_empty() || it.code.eq_ignore_ascii_case(code));
@@ -75,7 +80,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
     }
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
     let order = order.warm();
-    let mut trials = Trials {
+    let mut trials = MinimiseRunner {
         runner: Runner::new(&order, scratch.path(), None)?,
         wanted: kind(wanted),
         order,
@@ -94,8 +99,12 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
 }
 
 /// Searches for the smallest configuration, starting from the one that the user asked for.
-fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<Minimised> {
-    let Question { limit, flags, file, command, .. } = question;
+fn look(
+    question: MinimiseTask<'_>,
+    code: RuleCode,
+    trials: &mut MinimiseRunner,
+) -> Result<Minimised> {
+    let MinimiseTask { limit, flags, file, command, .. } = question;
     let fill = |request: &mut SpecRequest| match file {
         Some(path) => DeepSpeedConfig::read(path)?.apply(request).map_err(anyhow::Error::from),
         None => Ok(Vec::new()),
@@ -139,7 +148,7 @@ fn trial(Attempt { change, answer }: Attempt) -> Trial {
 }
 
 /// The runs of a search for the smallest configuration.
-struct Trials {
+struct MinimiseRunner {
     runner: Runner<'static>,
     wanted: (RuleCode, Option<String>),
     /// The order of the run; each trial replaces its settings.
@@ -153,7 +162,7 @@ struct Trials {
     queue: Queue,
 }
 
-impl Trials {
+impl MinimiseRunner {
     fn ask(&mut self, change: &str, spec: &RunSpec) -> Result<Answer> {
         self.made += 1;
         let dir = self.scratch.path().join(format!("trial-{}", self.made));

@@ -56,7 +56,7 @@ pub fn minimise<E>(
     ask: &mut dyn FnMut(&str, &RunSpec) -> Result<Answer, E>,
 ) -> Result<Smallest, E> {
     let mut search =
-        Search { request: start, resolve, limit, known: HashMap::new(), attempts: vec![] };
+        Minimiser { request: start, resolve, limit, known: HashMap::new(), attempts: vec![] };
     search.forget_defaults();
     loop {
         let left_out = search.leave_out(ask)?;
@@ -64,13 +64,13 @@ pub fn minimise<E>(
         let is_used_up = search.is_used_up();
         if is_used_up || !(left_out || smaller) {
             search.forget_defaults();
-            let Search { request, attempts, .. } = search;
+            let Minimiser { request, attempts, .. } = search;
             return Ok(Smallest { request, complete: !is_used_up, attempts });
         }
     }
 }
 
-struct Search<'a> {
+struct Minimiser<'a> {
     request: SpecRequest,
     resolve: &'a dyn Fn(&SpecRequest) -> Option<RunSpec>,
     limit: usize,
@@ -81,7 +81,7 @@ struct Search<'a> {
 
 type Ask<'a, E> = &'a mut dyn FnMut(&str, &RunSpec) -> Result<Answer, E>;
 
-impl Search<'_> {
+impl Minimiser<'_> {
     fn is_used_up(&self) -> bool {
         self.attempts.len() >= self.limit
     }

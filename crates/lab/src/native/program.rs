@@ -22,7 +22,7 @@ print(json.dumps(spec and {
 
 /// The package zprobe-native, as an interpreter has it.
 #[derive(Deserialize)]
-struct Package {
+struct NativePackage {
     directory: PathBuf,
     release: String,
 }
@@ -51,10 +51,10 @@ fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
             continue;
         }
         match ask(python) {
-            Some(Package { directory, release }) if release == VERSION => {
+            Some(NativePackage { directory, release }) if release == VERSION => {
                 return Ok(directory.join(PROGRAM));
             }
-            Some(Package { release, .. }) => {
+            Some(NativePackage { release, .. }) => {
                 let python = python.display();
                 return Err(format!(
                     "{PACKAGE} {release} in {python} does not fit zprobe {VERSION}"
@@ -71,7 +71,7 @@ fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
 }
 
 /// The package of an interpreter; `None` if the interpreter does not have it, or does not answer.
-fn ask(python: &Path) -> Option<Package> {
+fn ask(python: &Path) -> Option<NativePackage> {
     let output = python::command(python).args(["-c", FIND_PACKAGE]).output().ok()?;
     serde_json::from_slice(&output.stdout).ok()?
 }

@@ -5,22 +5,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::console::say;
-use crate::lattice::outcome::{Ending, Refused, Row, Sweep};
-use crate::lattice::{Configuration, Lattice, Part};
-use crate::order::ReadSpec;
+use crate::lattice::outcome::{Refused, Sweep, SweepEnding, SweepRow};
+use crate::lattice::{Configuration, DesignPart, Lattice};
+use crate::order::ParseSpec;
 use zprobe_launch::Stop;
 use zprobe_model::spec::{Engine, Refusal};
 use zprobe_report::words::amount;
 
 /// The user's choice among the configurations of an engine.
 #[derive(Debug)]
-pub struct Choice<'a> {
+pub struct SweepSelection<'a> {
     /// The engine of the sweep.
     pub engine: Engine,
     /// The source of the configurations.
-    pub design: Design,
+    pub design: SweepDesign,
     /// The parts of the design that are chosen; empty for all parts.
-    pub parts: &'a [Part],
+    pub parts: &'a [DesignPart],
     /// The ZeRO stages that are chosen; empty for all stages.
     pub stages: &'a [u8],
     /// Texts that must all occur in the label or the arguments of a chosen configuration.
@@ -31,7 +31,7 @@ pub struct Choice<'a> {
 
 /// The source of the configurations of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Design {
+pub enum SweepDesign {
     /// A covering design: every value of every axis, and pairs of values.
     Covering,
     /// The full product of a smaller grid.
@@ -47,7 +47,7 @@ pub enum Design {
 
 /// The plan of a sweep: the configurations to run, and the counts of those that are left out.
 #[derive(Debug)]
-pub struct Plan {
+pub struct SweepPlan {
     engine: Engine,
     /// The configurations that are run, in this order.
     pub chosen: Vec<Configuration>,
@@ -63,18 +63,18 @@ pub struct Plan {
     beyond: usize,
 }
 
-impl Plan {
+impl SweepPlan {
     /// The plan for a choice. Configurations that an earlier sweep has run are left out; those that the earlier sweep
     /// could not run are tried again.
     pub fn new(
-        choice: &Choice<'_>,
+        choice: &SweepSelection<'_>,
         mut earlier: Option<Sweep>,
-        spec: &ReadSpec<'_>,
+        spec: &ParseSpec<'_>,
     ) -> Result<Self> {
         if let Some(sweep) = &mut earlier {
-            sweep
-                .rows
-                .retain(|row| !matches!(row.outcome.ending, Ending::NotRun | Ending::Skipped));
+            sweep.rows.retain(|row| {
+                !matches!(row.outcome.ending, SweepEnding::NotRun | SweepEnding::Skipped)
+            });
         }
         let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
         let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();
@@ -88,8 +88,8 @@ impl Plan {
             beyond: 0,
         };
         let mut wanted_yet = match choice.design {
-            Design::Drawn { number, .. } => Some(number),
-            Design::Covering | Design::Product => None,
+            SweepDesign::Drawn { number, .. } => Some(number),
+            SweepDesign::Covering | SweepDesign::Product => None,
         };
         // Few of many draws may pass the filters, so that planning takes long and must be interruptible.
         let stop = Stop::listen().context("cannot listen to signals")?;
@@ -133,7 +133,7 @@ impl Plan {
     pub(super) fn sweep(
         self,
         steps: usize,
-        mut rows: Vec<Row>,
+        mut rows: Vec<SweepRow>,
         mut versions: BTreeMap<String, String>,
     ) -> Sweep {
         let not_tried = self.chosen.len() - rows.len();
@@ -186,12 +186,12 @@ impl Plan {
 
 /// The configurations of a design, in order. The number of random draws is limited, so that filters which let nothing
 /// pass are found out.
-fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>> {
+fn configurations(choice: &SweepSelection<'_>) -> Box<dyn Iterator<Item = Configuration>> {
     let lattice = Lattice::of(choice.engine);
     match choice.design {
-        Design::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
-        Design::Product => Box::new(lattice.product().into_iter()),
-        Design::Covering => Box::new(lattice.covering().into_iter()),
+        SweepDesign::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
+        SweepDesign::Product => Box::new(lattice.product().into_iter()),
+        SweepDesign::Covering => Box::new(lattice.covering().into_iter()),
     }
 }
 
@@ -199,7 +199,7 @@ fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>
 const DRAWS: usize = 1000;
 
 /// True if a configuration passes the filters.
-fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
+fn wanted(configuration: &Configuration, choice: &SweepSelection<'_>) -> bool {
     let arguments = configuration.arguments();
     let (label, words) = (configuration.label(), arguments.join(" "));
     let of_stage = |stage: &u8| {
@@ -212,7 +212,7 @@ fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
 }
 
 /// Checks that `zprobe run` accepts a configuration; the error is the reason for a refusal.
-fn resolves(configuration: &Configuration, spec: &ReadSpec<'_>) -> Result<(), String> {
+fn resolves(configuration: &Configuration, spec: &ParseSpec<'_>) -> Result<(), String> {
     let resolved = spec(&configuration.arguments()).map(drop);
     resolved.map_err(|err| match err.downcast_ref::<Refusal>() {
         Some(refusal) => refusal.line(),

@@ -56,9 +56,9 @@ impl Fixture {
             clone.check_out(id)?;
             let word = fs::read_to_string(clone.dir().join("word"))?;
             Ok(match word.as_str() {
-                "old" => Some(Mark::Old),
-                "new" => Some(Mark::New),
-                "broken" => Some(Mark::Skipped),
+                "old" => Some(TrialMark::Old),
+                "new" => Some(TrialMark::New),
+                "broken" => Some(TrialMark::Skipped),
                 _ => None,
             })
         });
