@@ -103,7 +103,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     refuse_launcher("bisect")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.repeat > 0, "--repeat 0: must be at least 1");
-    let answer = bisect::first(&args.question()?)?;
+    let answer = bisect::first(&args.task()?)?;
     let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
     let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
     let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
@@ -114,7 +114,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 impl Args {
-    fn question(&self) -> Result<BisectTask> {
+    fn task(&self) -> Result<BisectTask> {
         let package = self.package.clone().context("--package is missing")?;
         let good = BisectEnd::from(self.good.as_deref().context("--good is missing")?);
         let recorded = self.run_dir.as_deref().map(diagnosis).transpose()?;
@@ -136,12 +136,12 @@ impl Args {
             FindingSignature::of(report)
                 .context("the recorded run has no finding to bisect; give a run directory with one")
         });
-        let (own, beside): (Packages, Packages) =
-            self.beside(&package)?.into_iter().partition(|(name, _)| *name == package);
+        let (own, fixed_packages): (Packages, Packages) =
+            self.fixed_packages(&package)?.into_iter().partition(|(name, _)| *name == package);
         Ok(BisectTask {
             order: Order { spec, ranks: Ranks::Cold(PathBuf::new()), repeats: self.repeat },
-            over: own.version(&package).cloned(),
-            beside,
+            base_release: own.version(&package).cloned(),
+            fixed_packages,
             package,
             good,
             bad,
@@ -184,7 +184,7 @@ impl Args {
     }
 
     /// The packages whose versions are the same in all trials.
-    fn beside(&self, package: &str) -> Result<Packages> {
+    fn fixed_packages(&self, package: &str) -> Result<Packages> {
         let names_torch =
             package == "torch" || self.with.iter().any(|text| text.starts_with("torch=="));
         let torch = (!names_torch).then(|| TORCH.to_owned());

@@ -1,6 +1,8 @@
 //! The judge of trials, which decides whether a release or commit shows the finding of the search.
 
 use anyhow::{Context as _, Result, ensure};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::search::TrialMark;
 use super::signature::{FindingSignature, SignatureMatch};
@@ -15,13 +17,14 @@ pub struct Judge {
     fixed: bool,
 }
 
-/// The verdict on a trial.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The verdict on a trial of a release or commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TrialVerdict {
     /// True if the release or commit shows the finding; `None` if it could not be tested.
     pub shows: Option<bool>,
     /// The result of the run in a few words, or the reason why there is no result.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub outcome: String,
 }
 
 impl Judge {
@@ -51,7 +54,7 @@ impl Judge {
 
     /// The verdict on a run, or on the reason why there is no run.
     pub fn verdict(&self, report: Result<Report>) -> TrialVerdict {
-        let (shows, said) = match (report, &self.signature) {
+        let (shows, outcome) = match (report, &self.signature) {
             (Err(error), _) => (None, format!("{error:#}")),
             (Ok(report), None) => (None, got(&report)),
             (Ok(report), Some(signature)) => match signature.seen_in(&report) {
@@ -60,7 +63,7 @@ impl Judge {
                 SignatureMatch::Unclear(reason) => (None, reason),
             },
         };
-        TrialVerdict { shows, said }
+        TrialVerdict { shows, outcome }
     }
 
     /// The mark of a trial, which tells whether it is like the old or like the new end of the search.
@@ -76,7 +79,12 @@ impl Judge {
 impl TrialVerdict {
     /// The verdict in words, for example `bad: ZP101 boundary-leak`.
     pub fn in_words(&self) -> String {
-        in_words(self.shows, &self.said)
+        let word = match self.shows {
+            Some(true) => "bad",
+            Some(false) => "good",
+            None => "skipped",
+        };
+        format!("{word}: {}", self.outcome)
     }
 
     /// Refuses an end whose verdict contradicts its flag; `name` is the label of the end.
@@ -92,14 +100,4 @@ impl TrialVerdict {
         );
         Ok(())
     }
-}
-
-/// A verdict in words, for example `good: clean`.
-pub fn in_words(shows: Option<bool>, said: &str) -> String {
-    let word = match shows {
-        Some(true) => "bad",
-        Some(false) => "good",
-        None => "skipped",
-    };
-    format!("{word}: {said}")
 }

@@ -26,6 +26,7 @@ use pep440_rs::Version;
 pub use self::answer::{BisectResult, Commit, CommitTrial, ReleaseTrial, SearchedCommits};
 use self::git::Repository;
 use self::judge::Judge;
+pub use self::judge::TrialVerdict;
 pub use self::signature::{FindingSignature, SignatureMatch};
 use self::trials::BisectRunner;
 pub use self::words::render;
@@ -35,14 +36,14 @@ use crate::environment::Installer;
 use zprobe_report::Schema;
 use zprobe_zoo::Packages;
 
-/// The task of a bisection: the releases or commits to search, and the run that tells good ones from bad ones.
+/// The input of a bisection: the releases or commits to search, and the run that tells good ones from bad ones.
 pub struct BisectTask {
     /// The order of the run; each trial replaces its interpreter.
     pub order: Order,
     /// The package whose releases or commits are tried.
     pub package: String,
     /// The packages that stay the same in all trials.
-    pub beside: Packages,
+    pub fixed_packages: Packages,
     /// The end without the finding.
     pub good: BisectEnd,
     /// The end with the finding.
@@ -52,8 +53,9 @@ pub struct BisectTask {
     pub fixed: bool,
     /// The repository with the commits; `None` if only releases are searched.
     pub git: Option<GitSource>,
-    /// The release over whose environment commits are installed; `None` for the nearest release before the new end.
-    pub over: Option<Version>,
+    /// The release whose environment has the requirements of the commits; `None` for the nearest release before the new
+    /// end.
+    pub base_release: Option<Version>,
     /// The finding, if it is known from an earlier run.
     pub signature: Option<FindingSignature>,
     /// The number of releases that are tried side by side.
@@ -62,7 +64,7 @@ pub struct BisectTask {
     pub out: Option<PathBuf>,
 }
 
-/// An end of a search.
+/// An end of the range that a bisection searches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BisectEnd {
     /// A release: `0.18.5`.
@@ -96,31 +98,31 @@ impl From<&str> for BisectEnd {
 ///
 /// # Errors
 /// When the releases or commits cannot be listed, an end contradicts its flag, or nothing can be run.
-pub fn first(question: &BisectTask) -> Result<BisectResult> {
-    let BisectTask { package, good, bad, fixed, .. } = question;
+pub fn first(task: &BisectTask) -> Result<BisectResult> {
+    let BisectTask { package, good, bad, fixed, .. } = task;
     let installer = Installer::find();
-    let out = question.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
-    let trials = BisectRunner::new(question, installer, out)?;
+    let out = task.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
+    let runner = BisectRunner::new(task, installer, out)?;
     // An unusable repository or end is reported before the first trial.
-    let repository = question
+    let repository = task
         .git
         .as_ref()
-        .map(|source| Repository::open(&source.place, || trials.cache.repository(&source.place)));
+        .map(|source| Repository::open(&source.place, || runner.cache.repository(&source.place)));
     let repository = repository.transpose()?;
     let all = match (good, bad) {
         (BisectEnd::Release(good), BisectEnd::Release(bad)) => {
-            Some(releases::between(package, good, bad, &trials.installer)?)
+            Some(releases::between(package, good, bad, &runner.installer)?)
         }
         _ => None,
     };
     let mut ends = match (&repository, &all) {
-        (Some(repository), None) => Some(commits::CommitEnds::of_revisions(repository, question)?),
+        (Some(repository), None) => Some(commits::CommitEnds::of_revisions(repository, task)?),
         _ => None,
     };
-    fs::create_dir_all(&trials.out)
-        .with_context(|| format!("cannot create {}", trials.out.display()))?;
-    let mut judge = Judge::new(question.signature.clone(), *fixed);
-    let releases = all.map(|all| releases::search(&trials, &mut judge, all)).transpose()?;
+    fs::create_dir_all(&runner.out)
+        .with_context(|| format!("cannot create {}", runner.out.display()))?;
+    let mut judge = Judge::new(task.signature.clone(), *fixed);
+    let releases = all.map(|all| releases::search(&runner, &mut judge, all)).transpose()?;
     let mut no_commits = None;
     if let (Some(repository), Some((old, new))) =
         (&repository, releases.as_ref().and_then(releases::SearchedReleases::edge))
@@ -131,9 +133,9 @@ pub fn first(question: &BisectTask) -> Result<BisectResult> {
             Err(error) => no_commits = Some(format!("{error:#}")),
         }
     }
-    let commits = match (&repository, ends, &question.git) {
+    let commits = match (&repository, ends, &task.git) {
         (Some(repository), Some(ends), Some(GitSource { first_parent, .. })) => {
-            match commits::search(&trials, &mut judge, repository, &ends, *first_parent) {
+            match commits::search(&runner, &mut judge, repository, &ends, *first_parent) {
                 Err(error) if releases.is_some() => {
                     no_commits = Some(format!("{error:#}"));
                     None
@@ -146,7 +148,7 @@ pub fn first(question: &BisectTask) -> Result<BisectResult> {
     Ok(BisectResult {
         schema: Schema::CURRENT,
         package: package.clone(),
-        beside: question.beside.to_string(),
+        fixed_packages: task.fixed_packages.to_string(),
         finding: judge.finding(),
         fixed: *fixed,
         first: releases.as_ref().map(releases::SearchedReleases::first).unwrap_or_default(),

@@ -74,11 +74,11 @@ fn around(version: &Version, all: &[Version]) -> String {
 /// # Errors
 /// When an end contradicts its flag.
 pub fn search(
-    trials: &BisectRunner<'_>,
+    runner: &BisectRunner<'_>,
     judge: &mut Judge,
     all: Vec<Version>,
 ) -> Result<SearchedReleases> {
-    let BisectTask { package, jobs, fixed, .. } = trials.question;
+    let BisectTask { package, jobs, fixed, .. } = runner.task;
     let (oldest, last) = (0, all.len() - 1);
     say(format_args!("{package} {} to {}: {} releases", all[oldest], all[last], all.len()));
     let mut found = SearchedReleases {
@@ -96,7 +96,7 @@ pub fn search(
         let is_ends = next.contains(&last) && found.verdicts[last].is_none();
         let label = |at: usize, all: &[Version]| format!("{package} {}", all[at]);
         let chosen: Vec<&Version> = next.iter().map(|&at| &found.all[at]).collect();
-        let Ok(made) = trials.releases(&chosen).into_iter().collect::<Result<Vec<_>, _>>() else {
+        let Ok(made) = runner.releases(&chosen).into_iter().collect::<Result<Vec<_>, _>>() else {
             found.is_interrupted = true;
             return Ok(found);
         };
@@ -116,7 +116,7 @@ pub fn search(
             let Some(verdict) = &found.verdicts[at] else { continue };
             // The estimate is shown with the last trial of the round, because it counts from the end of the round.
             let left = (place + 1 == next.len()).then_some(left);
-            trials.say(&label(at, &found.all), &verdict.in_words(), times, left);
+            runner.say(&label(at, &found.all), &verdict.in_words(), times, left);
         }
         if is_ends {
             for end in [oldest, last] {
@@ -150,8 +150,7 @@ impl SearchedReleases {
         let tried = self.verdicts.iter().zip(&self.all);
         tried
             .filter_map(|(verdict, release)| {
-                let TrialVerdict { shows, said } = verdict.clone()?;
-                Some(ReleaseTrial { release: release.to_string(), shows, said })
+                Some(ReleaseTrial { release: release.to_string(), verdict: verdict.clone()? })
             })
             .collect()
     }

@@ -127,7 +127,7 @@ mod tests {
                     for end in search.next(most) {
                         search.mark(end, truth[end]);
                     }
-                    let (said, mut trials) = (search.left(most), 0);
+                    let (estimate, mut trials) = (search.left(most), 0);
                     loop {
                         let next = search.next(most);
                         if next.is_empty() {
@@ -136,10 +136,13 @@ mod tests {
                         trials += next.len();
                         next.into_iter().for_each(|it| search.mark(it, truth[it]));
                     }
-                    assert!(trials <= said, "{count}, {first_new}, {most}: {trials}, not {said}");
                     assert!(
-                        said <= trials + most,
-                        "{count}, {first_new}, {most}: {trials}, not {said}"
+                        trials <= estimate,
+                        "{count}, {first_new}, {most}: {trials}, not {estimate}"
+                    );
+                    assert!(
+                        estimate <= trials + most,
+                        "{count}, {first_new}, {most}: {trials}, not {estimate}"
                     );
                 }
             }

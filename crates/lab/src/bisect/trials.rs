@@ -20,7 +20,7 @@ use zprobe_zoo::Packages;
 /// The shared state of all trials of a search: environments, installer and queue.
 pub struct BisectRunner<'a> {
     /// The task of the search.
-    pub question: &'a BisectTask,
+    pub task: &'a BisectTask,
     /// The cache of environments.
     pub cache: Cache,
     /// The tool that makes environments.
@@ -48,19 +48,19 @@ const MAKING: &str = "making an environment";
 
 impl<'a> BisectRunner<'a> {
     /// Trials whose runs are recorded below `out`.
-    pub fn new(question: &'a BisectTask, installer: Installer, out: PathBuf) -> Result<Self> {
+    pub fn new(task: &'a BisectTask, installer: Installer, out: PathBuf) -> Result<Self> {
         let (cache, queue) = (Cache::locate()?, Queue::uncounted()?);
-        Ok(Self { question, cache, installer, out, queue, phases: Mutex::default() })
+        Ok(Self { task, cache, installer, out, queue, phases: Mutex::default() })
     }
 
     /// Tries these releases, side by side.
     pub fn releases(&self, chosen: &[&Version]) -> Vec<Result<FinishedTrial, NotStarted>> {
         // Each round has its own workers, because their directories must be new.
         let round = chosen.first().map(ToString::to_string).unwrap_or_default();
-        let label = |version: &&Version| format!("{} {version}", self.question.package);
+        let label = |version: &&Version| format!("{} {version}", self.task.package);
         self.queue.all(
             chosen,
-            (self.question.jobs, |number| self.worker(&format!("{round}-{number}"))),
+            (self.task.jobs, |number| self.worker(&format!("{round}-{number}"))),
             |_, version| label(version),
             |worker, version| {
                 let packages = self.packages(version);
@@ -95,10 +95,11 @@ impl<'a> BisectRunner<'a> {
 
     /// The packages of a release's environment.
     pub fn packages(&self, release: &Version) -> Packages {
-        let BisectTask { package, beside, .. } = self.question;
+        let BisectTask { package, fixed_packages, .. } = self.task;
         let own = [(package.clone(), release.clone())];
-        let beside = beside.iter().map(|(name, version)| (name.to_owned(), version.clone()));
-        beside.chain(own).collect()
+        let fixed_packages =
+            fixed_packages.iter().map(|(name, version)| (name.to_owned(), version.clone()));
+        fixed_packages.chain(own).collect()
     }
 
     /// Makes an environment, and a run in it that is recorded in the directory `name`.
@@ -131,7 +132,7 @@ impl<'a> BisectRunner<'a> {
 
     fn report(&self, worker: &mut Worker, python: &Path, out: &Path) -> Result<Report> {
         let ranks = Ranks::Warm(python.to_owned());
-        worker.report(Order { ranks, ..self.question.order.clone() }, out)
+        worker.report(Order { ranks, ..self.task.order.clone() }, out)
     }
 
     /// Shows the phase of a trial and its current step on a terminal, next to the phases of the other trials. A log
