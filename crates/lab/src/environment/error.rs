@@ -41,12 +41,12 @@ pub enum ProvisionError {
         cause: io::Error,
     },
     /// The package index listed no releases of a package.
-    #[error("cannot list the releases of {package}: {said}; check the name and the network")]
+    #[error("cannot list the releases of {package}: {reason}; check the name and the network")]
     NoReleases {
         /// The name of the package.
         package: String,
         /// The last error that the tool printed.
-        said: String,
+        reason: String,
     },
     /// The recipe cannot be parsed; it holds the facts about releases.
     #[error("crates/lab/src/environment/recipe.toml, as built into this program: {0}")]

@@ -1,8 +1,8 @@
 //! Environments of commits: a commit of a package, installed over the environment of one of its releases.
 //!
-//! A layer is an environment that holds only the package. It finds all other modules in the environment of the
-//! release, which comes later on its path. So the environment of a release is never changed, and a commit costs a
-//! build of the package and a few megabytes.
+//! Such an environment, a layer, holds only the package. Its import path ends with the environment of the release, which
+//! has all other modules. So the environment of a release is never changed, and a commit costs a build of the package
+//! and a few megabytes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use super::{
     Cache, Installer, Packages, Progress, ProvisionError, Site, cache_error, digest, recipe,
 };
 
-/// The file in a layer that adds the packages of the release to the layer's path.
+/// The `.pth` file that puts the packages of a release on the import path of an environment layered on the release.
 const LINK: &str = "zprobe-release.pth";
 
 /// Number of characters of a commit's hash in the name of its environment.

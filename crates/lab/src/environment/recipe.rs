@@ -17,7 +17,7 @@ const RECIPE: &str = include_str!("recipe.toml");
 struct Recipe {
     /// The supported versions of Python, best first.
     python: Vec<String>,
-    beside: Vec<CompanionRequirements>,
+    companion: Vec<CompanionRequirements>,
     source: Vec<SourcePackage>,
     import: Vec<Import>,
 }
@@ -121,9 +121,9 @@ impl Plan {
                 }),
                 None => wheels.requirements.push(requirement),
             }
-            let beside = recipe.beside.iter().filter(|beside| beside.package == name);
-            for beside in beside.filter(|beside| beside.versions.contains(version)) {
-                wheels.requirements.extend(beside.install.iter().cloned());
+            let companions = recipe.companion.iter().filter(|it| it.package == name);
+            for companion in companions.filter(|it| it.versions.contains(version)) {
+                wheels.requirements.extend(companion.install.iter().cloned());
             }
         }
         let stages = [wheels].into_iter().chain(built);
