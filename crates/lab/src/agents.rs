@@ -150,7 +150,7 @@ fn take_part(
     }
 }
 
-/// Removes all files that the leader has, too. A file that cannot be removed stays.
+/// Removes the files that the leader has as well. A file that cannot be removed stays.
 fn tidy_up(run_dir: &Path, own: &Path, is_empty: bool) {
     if is_empty {
         let _ = fs::remove_dir_all(own);

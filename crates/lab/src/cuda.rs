@@ -94,7 +94,7 @@ impl Cuda {
 /// The GPUs that the torch of an interpreter finds, as a real engine needs them.
 fn of_python(python: &Path) -> Gpus {
     match PythonFacts::ask_about(&["gpus", "cuda", "nccl", "backends"], python, PATIENCE) {
-        Ok(answer) => said_by(&answer),
+        Ok(answer) => reported_by(&answer),
         Err(error) => {
             let problem = error.to_string();
             let (names, nccl) = (Err(problem.clone()), Err(problem.clone()));
@@ -104,7 +104,7 @@ fn of_python(python: &Path) -> Gpus {
 }
 
 /// The GPUs that the answer of an interpreter reports.
-fn said_by(python: &PythonFacts) -> Gpus {
+fn reported_by(python: &PythonFacts) -> Gpus {
     let problem = |what: &str, problem: &str| format!("{what} ({}): {problem}", python.executable);
     let libtorch = match (&python.torch, &python.cuda) {
         (PythonAttempt::Value(torch), PythonAttempt::Value(cuda)) if cuda == "none" => {
@@ -113,8 +113,8 @@ fn said_by(python: &PythonFacts) -> Gpus {
         (PythonAttempt::Value(torch), PythonAttempt::Value(cuda)) => {
             Ok(format!("torch {torch}, {cuda}"))
         }
-        (PythonAttempt::Problem(said), _) | (_, PythonAttempt::Problem(said)) => {
-            Err(problem("torch", said))
+        (PythonAttempt::Problem(reason), _) | (_, PythonAttempt::Problem(reason)) => {
+            Err(problem("torch", reason))
         }
     };
     let names = match (&python.gpus, &libtorch) {
@@ -122,13 +122,13 @@ fn said_by(python: &PythonFacts) -> Gpus {
             Err(problem("no GPU", "torch finds none that it can use"))
         }
         (PythonAttempt::Value(names), _) => Ok(names.clone()),
-        (PythonAttempt::Problem(said), _) => Err(problem("the GPUs", said)),
+        (PythonAttempt::Problem(reason), _) => Err(problem("the GPUs", reason)),
     };
     let has_nccl = python.backends.value().is_some_and(|it| it.iter().any(|name| name == "nccl"));
     let nccl = match &python.nccl {
         PythonAttempt::Value(version) if has_nccl => Ok(version.clone()),
         PythonAttempt::Value(_) => Err(problem("NCCL", "torch.distributed has no backend nccl")),
-        PythonAttempt::Problem(said) => Err(problem("NCCL", said)),
+        PythonAttempt::Problem(reason) => Err(problem("NCCL", reason)),
     };
     Gpus { names, libtorch, nccl, of_python: true }
 }
@@ -155,7 +155,7 @@ mod tests {
         python: &PythonFacts,
         device: Option<DeviceChoice>,
     ) -> Result<(Device, Backend), String> {
-        let (engine, gpus) = (Some(Engine::Ddp), Some(said_by(python)));
+        let (engine, gpus) = (Some(Engine::Ddp), Some(reported_by(python)));
         let request = SpecRequest { engine, gpus, device, ..SpecRequest::default() };
         request.resolve().map(|spec| (spec.device, spec.backend)).map_err(|it| it.to_string())
     }
@@ -168,12 +168,12 @@ mod tests {
         assert_eq!(placed(&there, cuda), Ok((Device::Cuda, Backend::Nccl)));
         let no_gpu = answer("CUDA 13.0", &[]);
         assert_eq!(placed(&no_gpu, None), Ok((Device::Cpu, Backend::Gloo)));
-        let said = placed(&no_gpu, cuda).unwrap_err();
-        assert!(said.contains("torch finds none that it can use"), "{said}");
+        let reason = placed(&no_gpu, cuda).unwrap_err();
+        assert!(reason.contains("torch finds none that it can use"), "{reason}");
         let cpu = answer("none", &[]);
         assert_eq!(placed(&cpu, None), Ok((Device::Cpu, Backend::Gloo)));
-        let said = placed(&cpu, cuda).unwrap_err();
-        assert!(said.contains("was built only for the CPU"), "{said}");
-        assert!(said.contains("name another Python with --python"), "{said}");
+        let reason = placed(&cpu, cuda).unwrap_err();
+        assert!(reason.contains("was built only for the CPU"), "{reason}");
+        assert!(reason.contains("name another Python with --python"), "{reason}");
     }
 }

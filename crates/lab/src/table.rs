@@ -22,7 +22,7 @@ pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) 
     lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// An entry for people: a title, labelled facts, and a command that is not wrapped, because users copy it.
+/// An entry of a list for people: a title, labelled facts, and a command that is not wrapped, because users copy it.
 pub struct ListEntry {
     /// The title of the entry.
     pub title: String,
@@ -38,9 +38,9 @@ pub fn entries(entries: impl IntoIterator<Item = ListEntry>) -> String {
     for ListEntry { title, facts, command } in entries {
         let _ = writeln!(text, "{}", wrapped(&title, "", "  "));
         let width = facts.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
-        for (label, said) in facts {
+        for (label, fact) in facts {
             let first = format!("  {label:width$}  ");
-            let _ = writeln!(text, "{}", wrapped(&said, &first, &" ".repeat(first.len())));
+            let _ = writeln!(text, "{}", wrapped(&fact, &first, &" ".repeat(first.len())));
         }
         let _ = writeln!(text, "  {command}");
     }

@@ -56,6 +56,7 @@ pub struct Worker {
     was_stopped: bool,
 }
 
+/// A running worker, with the pipes to it.
 struct WorkerProcess {
     child: Child,
     tasks: ChildStdin,

@@ -86,7 +86,7 @@ impl AcceptedFindings {
     }
 
     /// The case as the report will show it, after the entries that the user asked for are written.
-    pub fn in_the_end(&self, case: &Case) -> Case {
+    pub fn as_reported(&self, case: &Case) -> Case {
         let mut case = case.clone();
         if let Some(writing) = &self.writing
             && let Ok((_, written)) = writing.of(std::slice::from_ref(&case))

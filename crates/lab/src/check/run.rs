@@ -34,7 +34,7 @@ pub fn all(
         if case.status.is_bad() {
             queue.fail();
         }
-        if let Some(words) = words(&check.accepted.in_the_end(&case)) {
+        if let Some(words) = words(&check.accepted.as_reported(&case)) {
             queue.say(words);
         }
         case

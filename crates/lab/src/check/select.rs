@@ -36,7 +36,7 @@ impl ChosenProbe {
     }
 }
 
-/// A case: a probe on one engine.
+/// A case that is going to be run: a probe on one engine.
 pub struct PlannedCase<'a> {
     /// The probe of the case.
     pub chosen: &'a ChosenProbe,
@@ -152,13 +152,13 @@ fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Re
     Ok(ChosenProbe { probe, file, arguments })
 }
 
-/// The user's choice among the cases of probes.
+/// The flags of `zprobe check` that choose cases.
 pub struct CaseSelection<'a> {
-    /// The engines whose cases are chosen; empty for all engines.
+    /// The chosen engines; empty for all engines.
     pub engines: &'a [Engine],
-    /// Texts that must all occur in the name, the description or the arguments of a chosen case.
+    /// Chooses only cases whose name, description or arguments contain all of these texts.
     pub filter: &'a [String],
-    /// The arguments that set after how much silence a rank counts as hung.
+    /// The arguments for `--timeout`: after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
     /// The interpreter that the commands of cases name.
     pub python: Option<&'a Path>,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use indicatif::{MultiProgress, ProgressBar};
 
 use super::progress::{line, lines, message, tick, turn};
-use super::standing::RankStates;
+use super::states::RankStates;
 use super::{Verbosity, say, say_between};
 use zprobe_model::run_dir;
 use zprobe_model::spec::RunSpec;
@@ -22,18 +22,22 @@ const RANKS_SHOWN: usize = 8;
 
 /// The progress display for the ranks of one run.
 pub struct RankProgress {
-    standing: RankStates,
+    states: RankStates,
     shown: ProgressDisplay,
     began: Instant,
 }
 
-/// The ways in which the progress of ranks is shown.
+/// The way in which the progress of ranks is shown.
 enum ProgressDisplay {
+    /// A line for each milestone, in a log.
     Lines,
-    /// Lines for milestones, on a terminal to which the user's script writes, too.
+    /// Progress as one line per milestone, for a terminal that the user's script also writes to.
     Between,
+    /// All actions and logs of the ranks as lines (`--verbose`).
     Everything(Vec<RankLog>),
+    /// A line for the run and one for each rank, on a terminal.
     Live(LiveLines),
+    /// No progress (`--quiet`).
     Nothing,
 }
 
@@ -53,7 +57,7 @@ impl RankProgress {
         } else {
             ProgressDisplay::Live(LiveLines::new(lines, spec))
         };
-        Self { standing: RankStates::new(spec), shown, began: Instant::now() }
+        Self { states: RankStates::new(spec), shown, began: Instant::now() }
     }
 
     /// Starts the display for a user's script, which writes to the same terminal and whose ranks are not known yet.
@@ -67,13 +71,13 @@ impl RankProgress {
         } else {
             ProgressDisplay::Between
         };
-        Self { standing: RankStates::new(spec), shown, began: Instant::now() }
+        Self { states: RankStates::new(spec), shown, began: Instant::now() }
     }
 
     /// Updates the display with a new record.
     pub fn see(&mut self, record: &Record) {
         let took = self.began.elapsed().as_secs_f64();
-        let milestone = self.standing.see(record).map(|line| format!("{line} ({took:.1} s)"));
+        let milestone = self.states.see(record).map(|line| format!("{line} ({took:.1} s)"));
         match &mut self.shown {
             ProgressDisplay::Nothing => {}
             ProgressDisplay::Lines => milestone.into_iter().for_each(say),
@@ -88,11 +92,11 @@ impl RankProgress {
                         | Event::Finished
                 );
                 if let Some(rank) = record.rank.filter(|_| moves) {
-                    say(format_args!("rank {rank}: {}", self.standing.words(rank)));
+                    say(format_args!("rank {rank}: {}", self.states.words(rank)));
                 }
                 milestone.into_iter().for_each(say);
             }
-            ProgressDisplay::Live(live) => live.show(&self.standing, record.rank),
+            ProgressDisplay::Live(live) => live.show(&self.states, record.rank),
         }
     }
 }
@@ -131,23 +135,23 @@ impl LiveLines {
         live
     }
 
-    /// Shows the standing after a record of `rank`, or of no particular rank.
-    fn show(&mut self, standing: &RankStates, rank: Option<usize>) {
-        self.head.set_position(standing.done());
-        message(&self.head, &standing.headline());
+    /// Shows the states after a record of `rank`; after a record of no rank, shows the states of all ranks.
+    fn show(&mut self, states: &RankStates, rank: Option<usize>) {
+        self.head.set_position(states.done());
+        message(&self.head, &states.headline());
         if self.world_size > RANKS_SHOWN {
-            let text = format!("{} ranks: {}", self.world_size, standing.summary());
-            self.tell(0, text);
+            let text = format!("{} ranks: {}", self.world_size, states.summary());
+            self.set_line(0, text);
             return;
         }
         let shown = rank.map_or(0..self.ranks.len(), |rank| rank..rank + 1);
         for rank in shown {
-            self.tell(rank, format!("rank {rank}  {}", standing.words(rank)));
+            self.set_line(rank, format!("rank {rank}  {}", states.words(rank)));
         }
     }
 
     /// Shows a text in the line of a rank. The seconds in the line restart when the text changes.
-    fn tell(&mut self, index: usize, text: String) {
+    fn set_line(&mut self, index: usize, text: String) {
         let Some((line, shown)) = self.ranks.get_mut(index) else { return };
         if *shown != text {
             message(line, &text);

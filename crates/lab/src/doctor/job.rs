@@ -7,7 +7,7 @@ const SUBJECT: &str = "job";
 
 /// The check of the launcher that started this process, if one did, and of the endpoint where the processes meet.
 pub fn job(
-    told: &Result<Option<Job>, Unclear>,
+    described: &Result<Option<Job>, Unclear>,
     meeting: Option<Result<Meeting, Unclear>>,
 ) -> DoctorCheck {
     let broken = |what: String| {
@@ -18,7 +18,7 @@ pub fn job(
             "`zprobe run` refuses to start like this: correct the variables, or unset those of an earlier job",
         )
     };
-    match (told, meeting) {
+    match (described, meeting) {
         (Err(unclear), _) => broken(unclear.to_string()),
         (Ok(Some(job)), Some(Err(unclear))) => broken(format!("{job}; {unclear}")),
         (Ok(Some(job)), Some(Ok(meeting))) => {

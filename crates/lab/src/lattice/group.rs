@@ -2,23 +2,24 @@
 
 use super::{Configuration, labels};
 
-/// A value, and all configurations that have this value.
+/// A value, such as an outcome, and all configurations that have this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationGroup<'a, T> {
     /// The value of the configurations.
     pub what: T,
-    /// The configurations with this value: bases that behave alike, and the additions that each base needs.
+    /// The configurations with this value, by class.
     pub classes: Vec<ConfigurationClass<'a>>,
 }
 
-/// Bases that need the same additions to get the value of their group.
+/// Configurations of one value whose bases (stage and dtypes) have the same additional choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationClass<'a> {
     /// The labels of the bases.
     pub bases: Vec<String>,
-    /// The labels of the smallest sets of additions that suffice; empty if the bases suffice without additions.
+    /// The labels of the smallest sets of additional choices that give the value; empty if a base gives the value by
+    /// itself.
     pub with: Vec<String>,
-    /// All configurations of these bases and additions.
+    /// All configurations of the class.
     pub members: Vec<&'a Configuration>,
 }
 
@@ -47,7 +48,7 @@ pub fn group<'a, T: PartialEq>(
     groups.into_iter().map(with_classes).collect()
 }
 
-/// Sorts configurations by base, and joins the bases that need the same additions.
+/// Sorts configurations by base (stage and dtypes), and joins bases that have the same additional choices.
 fn classes<'a>(members: &[&'a Configuration]) -> Vec<ConfigurationClass<'a>> {
     let mut bases: Vec<(String, Vec<&Configuration>)> = Vec::new();
     for member in members {
@@ -71,8 +72,8 @@ fn classes<'a>(members: &[&'a Configuration]) -> Vec<ConfigurationClass<'a>> {
     classes
 }
 
-/// The labels of the smallest sets of additions: those that contain no other member's additions. Empty if a member
-/// has no additions.
+/// The labels of the smallest sets of additional choices: the sets that contain no other set. Empty if a configuration
+/// has no additional choice.
 fn fewest(members: &[&Configuration]) -> Vec<String> {
     let part_of = |less: &Configuration, more: &Configuration| {
         less.extra.len() < more.extra.len()
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
     use zprobe_model::spec::Engine;
 
-    /// Makes a configuration from a label such as `stage 1, tied × ga 3`: the base, a comma, the additions.
+    /// Makes a configuration from a label such as `stage 1, tied × ga 3`: the base, a comma, the additional choices.
     fn configuration(label: &str) -> Configuration {
         let choices = |text: &str| -> Vec<Choice> {
             let labels = text.split(" × ").filter(|label| !label.is_empty());
@@ -103,7 +104,7 @@ mod tests {
         Configuration { engine, part: DesignPart::Base, base: choices(base), extra: choices(extra) }
     }
 
-    fn said(labels: &[&str]) -> Vec<(String, String)> {
+    fn class_texts(labels: &[&str]) -> Vec<(String, String)> {
         let all: Vec<_> = labels.iter().map(|label| configuration(label)).collect();
         let groups = group(all.iter().map(|it| (it, ())));
         let classes = groups.iter().flat_map(|group| &group.classes);
@@ -116,18 +117,19 @@ mod tests {
 
     #[test]
     fn a_base_stands_for_everything_that_is_built_on_it() {
-        assert_eq!(said(&["s1, tied", "s1", "s1, ga 1 × tied"]), owned(&[("s1", "")]));
+        assert_eq!(class_texts(&["s1, tied", "s1", "s1, ga 1 × tied"]), owned(&[("s1", "")]));
     }
 
     #[test]
     fn an_addition_stands_for_everything_that_contains_it() {
-        let with = said(&["s1, ga 1 × tied", "s1, tied", "s1, tied × ga 3", "s1, frozen × ga 3"]);
+        let with =
+            class_texts(&["s1, ga 1 × tied", "s1, tied", "s1, tied × ga 3", "s1, frozen × ga 3"]);
         assert_eq!(with, owned(&[("s1", "tied; frozen × ga 3")]));
     }
 
     #[test]
     fn bases_with_the_same_additions_are_one_class() {
-        let with = said(&["s1, tied", "s2, ga 1", "s3, tied"]);
+        let with = class_texts(&["s1, tied", "s2, ga 1", "s3, tied"]);
         assert_eq!(with, owned(&[("s1; s3", "tied"), ("s2", "ga 1")]));
     }
 

@@ -1,8 +1,8 @@
 //! The configurations of an engine that are worth running, and their outcomes.
 //!
-//! The axes of an engine and their values are data in the engine's room. Their full product is too large to run, so
+//! The axes of an engine and their values are data of [`zprobe_engines`]. Their Cartesian product is too large to run, so
 //! [`Lattice::covering`] selects configurations in which every value, and every pair of an unusual shape and an
-//! unusual setting, occurs at least once. [`Lattice::product`] is the full product of fewer axes, and
+//! unusual setting, occurs at least once. [`Lattice::product`] is the Cartesian product of fewer axes, and
 //! [`Lattice::drawn`] draws from all axes at random. [`group::group`] joins the configurations that have the same
 //! outcome.
 
@@ -22,13 +22,13 @@ pub use zprobe_engines::Choice;
 named_enum! {
     /// The part of the design that a configuration belongs to.
     pub enum DesignPart {
-        /// A base without additions: only the dtypes (and the stage) are chosen.
+        /// A base alone: only the dtypes and, for ZeRO, the stage are chosen.
         Base = "base",
         /// A base with a single unusual shape or setting.
         Factor = "factor",
         /// A base with an unusual shape and an unusual setting.
         Pair = "pair",
-        /// A configuration of the full product.
+        /// A configuration from the Cartesian product of all settings.
         Product = "product",
         /// A configuration that is drawn at random.
         Random = "random",
@@ -120,7 +120,7 @@ impl Lattice {
         distinct(bases.chain(factors).chain(pairs))
     }
 
-    /// The full product of a smaller grid of axes.
+    /// The Cartesian product of a smaller grid of axes.
     pub fn product(&self) -> Vec<Configuration> {
         let mut extras = vec![Vec::new()];
         for axis in &self.axes.grid {

@@ -12,18 +12,18 @@ use zprobe_launch::Stop;
 use zprobe_model::spec::{Engine, Refusal};
 use zprobe_report::words::amount;
 
-/// The user's choice among the configurations of an engine.
+/// The flags of `zprobe sweep` that choose configurations of an engine.
 #[derive(Debug)]
 pub struct SweepSelection<'a> {
     /// The engine of the sweep.
     pub engine: Engine,
     /// The source of the configurations.
     pub design: SweepDesign,
-    /// The parts of the design that are chosen; empty for all parts.
+    /// The chosen parts of the design; empty for all parts.
     pub parts: &'a [DesignPart],
-    /// The ZeRO stages that are chosen; empty for all stages.
+    /// The chosen ZeRO stages; empty for all stages.
     pub stages: &'a [u8],
-    /// Texts that must all occur in the label or the arguments of a chosen configuration.
+    /// Chooses only configurations whose label or arguments contain all of these texts.
     pub filter: &'a [String],
     /// The largest number of configurations; `None` for no limit.
     pub limit: Option<usize>,
@@ -34,7 +34,7 @@ pub struct SweepSelection<'a> {
 pub enum SweepDesign {
     /// A covering design: every value of every axis, and pairs of values.
     Covering,
-    /// The full product of a smaller grid.
+    /// The Cartesian product of a smaller grid of axes.
     Product,
     /// Random draws from all axes.
     Drawn {
@@ -51,15 +51,15 @@ pub struct SweepPlan {
     engine: Engine,
     /// The configurations that are run, in this order.
     pub chosen: Vec<Configuration>,
-    /// The place of every configuration in the design, by its arguments.
+    /// The index of every configuration in the design, by its arguments.
     order: HashMap<Vec<String>, usize>,
-    /// An earlier sweep, whose rows are not run again.
+    /// An earlier sweep, whose configurations are not run again; `None` without `--resume`.
     earlier: Option<Sweep>,
     /// The configurations of the design that zprobe refuses.
     pub refused: Vec<Refused>,
     /// The number of configurations that the filters leave out.
     filtered: usize,
-    /// The number of configurations beyond `--limit`.
+    /// The number of configurations that `--limit` leaves out.
     beyond: usize,
 }
 
@@ -164,7 +164,7 @@ impl SweepPlan {
         }
     }
 
-    /// The number of configurations that are run, and of those that are not, in words.
+    /// The number of configurations that are run, and the numbers that are left out for each reason, in words.
     pub fn summary(&self) -> String {
         let mut text = amount(self.chosen.len(), "configuration");
         if let Some(earlier) = &self.earlier {
@@ -184,8 +184,8 @@ impl SweepPlan {
     }
 }
 
-/// The configurations of a design, in order. The number of random draws is limited, so that filters which let nothing
-/// pass are found out.
+/// The configurations of a design, in order. The number of random draws is limited, because filters may let no
+/// configuration pass.
 fn configurations(choice: &SweepSelection<'_>) -> Box<dyn Iterator<Item = Configuration>> {
     let lattice = Lattice::of(choice.engine);
     match choice.design {

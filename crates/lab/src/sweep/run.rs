@@ -22,7 +22,7 @@ use zprobe_model::trace::combined_digest;
 pub struct SweepOptions<'a> {
     /// The number of optimizer steps of each run.
     pub steps: usize,
-    /// The arguments that set after how much silence a rank counts as hung.
+    /// The arguments for `--timeout`: after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
     /// The number of pools that run side by side.
     pub jobs: usize,

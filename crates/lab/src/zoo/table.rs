@@ -102,10 +102,10 @@ fn case_json(case: &ZooCase<'_>) -> Value {
 
 /// Appends the story of each row, below the table.
 fn stories(text: &mut String, cases: &[ZooCase<'_>]) {
-    let mut told: Vec<&str> = Vec::new();
+    let mut shown: Vec<&str> = Vec::new();
     for ZooCase { row, .. } in cases {
-        if !told.contains(&row.name.as_str()) {
-            told.push(&row.name);
+        if !shown.contains(&row.name.as_str()) {
+            shown.push(&row.name);
             text.push_str(&story(row));
         }
     }

@@ -14,7 +14,7 @@ use zprobe_model::document::{Complaint, Document};
 pub struct BaselineFile {
     /// The findings that are accepted.
     #[serde(default)]
-    #[schemars(with = "Vec<FileEntry>")]
+    #[schemars(with = "Vec<BaselineFileEntry>")]
     accept: Vec<Spanned<BaselineFileEntry>>,
 }
 
