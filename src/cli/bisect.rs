@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use pep440_rs::Version;
 use zprobe_engines as engines;
-use zprobe_lab::bisect::{self, End, Question, Signature, Source, render};
+use zprobe_lab::bisect::{self, BisectEnd, BisectTask, FindingSignature, GitSource, render};
 use zprobe_lab::console;
 use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded::diagnosis;
@@ -103,7 +103,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     refuse_launcher("bisect")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.repeat > 0, "--repeat 0: must be at least 1");
-    let answer = bisect::first(&args.question()?)?;
+    let answer = bisect::first(&args.task()?)?;
     let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
     let command = ["zprobe".to_owned()].into_iter().chain(words).collect::<Vec<_>>();
     let command = shlex::try_join(command.iter().map(String::as_str)).unwrap_or_default();
@@ -114,9 +114,9 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 impl Args {
-    fn question(&self) -> Result<Question> {
+    fn task(&self) -> Result<BisectTask> {
         let package = self.package.clone().context("--package is missing")?;
-        let good = End::from(self.good.as_deref().context("--good is missing")?);
+        let good = BisectEnd::from(self.good.as_deref().context("--good is missing")?);
         let recorded = self.run_dir.as_deref().map(diagnosis).transpose()?;
         let report = recorded.as_ref().map(|(report, _)| report);
         let spec = match report {
@@ -125,28 +125,28 @@ impl Args {
         };
         refuse(&package, &spec)?;
         let bad = match (&self.bad, report) {
-            (Some(bad), _) => End::from(bad.as_str()),
-            (None, Some(report)) => End::Release(version(report, &package)?),
+            (Some(bad), _) => BisectEnd::from(bad.as_str()),
+            (None, Some(report)) => BisectEnd::Release(version(report, &package)?),
             (None, None) => {
                 anyhow::bail!("--bad is missing: name a release that shows the finding")
             }
         };
         self.refuse_ends(&package, &good, &bad)?;
         let signature = report.map(|report| {
-            Signature::of(report)
+            FindingSignature::of(report)
                 .context("the recorded run has no finding to bisect; give a run directory with one")
         });
-        let (own, beside): (Packages, Packages) =
-            self.beside(&package)?.into_iter().partition(|(name, _)| *name == package);
-        Ok(Question {
+        let (own, fixed_packages): (Packages, Packages) =
+            self.fixed_packages(&package)?.into_iter().partition(|(name, _)| *name == package);
+        Ok(BisectTask {
             order: Order { spec, ranks: Ranks::Cold(PathBuf::new()), repeats: self.repeat },
-            over: own.version(&package).cloned(),
-            beside,
+            base_release: own.version(&package).cloned(),
+            fixed_packages,
             package,
             good,
             bad,
             fixed: self.fixed,
-            git: self.git.clone().map(|place| Source { place, first_parent: self.first_parent }),
+            git: self.git.clone().map(|place| GitSource { place, first_parent: self.first_parent }),
             signature: signature.transpose()?,
             jobs: self.jobs,
             out: self.out.clone(),
@@ -154,21 +154,21 @@ impl Args {
     }
 
     /// Refuses values of `--good` and `--bad` that contradict the other flags.
-    fn refuse_ends(&self, package: &str, good: &End, bad: &End) -> Result<()> {
+    fn refuse_ends(&self, package: &str, good: &BisectEnd, bad: &BisectEnd) -> Result<()> {
         ensure!(
             self.git.is_none() || package != "torch",
             "--git: commits of torch are not built here, because each takes hours; bisect its releases, and then \
              run `git bisect run zprobe bisect step` in a checkout that your own script builds"
         );
         for (flag, end) in [("--good", good), ("--bad", bad)] {
-            if let (End::Revision(name), None) = (end, &self.git) {
+            if let (BisectEnd::Revision(name), None) = (end, &self.git) {
                 anyhow::bail!(
                     "{flag} {name}: not a version such as 0.18.9; a commit, branch or tag needs --git with \
                      the repository"
                 );
             }
         }
-        if let (End::Release(good), End::Release(bad)) = (good, bad) {
+        if let (BisectEnd::Release(good), BisectEnd::Release(bad)) = (good, bad) {
             ensure!(good != bad, "{package} {good} is both --good and --bad");
             ensure!(
                 self.fixed == (bad < good),
@@ -184,7 +184,7 @@ impl Args {
     }
 
     /// The packages whose versions are the same in all trials.
-    fn beside(&self, package: &str) -> Result<Packages> {
+    fn fixed_packages(&self, package: &str) -> Result<Packages> {
         let names_torch =
             package == "torch" || self.with.iter().any(|text| text.starts_with("torch=="));
         let torch = (!names_torch).then(|| TORCH.to_owned());

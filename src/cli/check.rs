@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, Args as _, ValueHint};
-use zprobe_lab::check::accept::{Accepted, Writing};
+use zprobe_lab::check::accept::{AcceptedFindings, NewBaselineEntries};
 use zprobe_lab::check::probe::Probe;
-use zprobe_lab::check::select::{self, Choice};
-use zprobe_lab::check::{Check, refuse_nothing};
+use zprobe_lab::check::select::{self, CaseSelection};
+use zprobe_lab::check::{SuiteCheck, refuse_nothing};
 use zprobe_lab::console;
 use zprobe_model::spec::Engine;
 use zprobe_model::spec::settings::{ALL, About, Timeout};
@@ -113,11 +113,12 @@ struct Known {
 }
 
 impl Known {
-    fn accepted(&self) -> Result<Accepted> {
+    fn accepted(&self) -> Result<AcceptedFindings> {
         let file = self.write_baseline.clone();
         let writing = file.zip(self.reason.clone().zip(self.expires.clone()));
-        let writing = writing.map(|(file, (reason, expires))| Writing { file, reason, expires });
-        Accepted::read(self.baseline.as_deref(), writing)
+        let writing =
+            writing.map(|(file, (reason, expires))| NewBaselineEntries { file, reason, expires });
+        AcceptedFindings::read(self.baseline.as_deref(), writing)
     }
 }
 
@@ -127,7 +128,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let accepted = args.baseline.accepted()?;
     let probes = select::probes(&args.probes, &settings)?;
     let named = args.python.named();
-    let choice = Choice {
+    let choice = CaseSelection {
         engines: &args.engine,
         filter: &args.filter,
         timeout: args.timeout.arguments(),
@@ -139,7 +140,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         console::plain(&select::list(&tasks, args.output_format)?)?;
         return Ok(Exit::Clean);
     }
-    let check = Check {
+    let check = SuiteCheck {
         named: &args.engine,
         python: &python,
         accepted: &accepted,
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
         let probes = select::probes(&[], &settings).unwrap();
-        let choice = Choice { engines: &[], filter: &[], timeout: vec![], python: None };
+        let choice = CaseSelection { engines: &[], filter: &[], timeout: vec![], python: None };
         let tasks = select::tasks(&probes, &choice, &run::order);
         let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
         for task in &tasks {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use zprobe_lab::console;
-use zprobe_lab::cuda::Found;
+use zprobe_lab::cuda::EngineGpus;
 use zprobe_lab::doctor::{
-    Check, Machine, NoAnswer, Python, State, engines, job, limits, surroundings,
+    CheckState, DoctorCheck, InterpreterError, MachineFacts, PythonFacts, engines, job, limits,
+    surroundings,
 };
 use zprobe_lab::limits::examine;
 use zprobe_launch::job::Job;
@@ -42,8 +43,8 @@ pub struct Args {
 struct Answer<'a> {
     /// The chosen interpreter and the reason for choosing it.
     python: String,
-    engines: &'a [Check],
-    surroundings: &'a [Check],
+    engines: &'a [DoctorCheck],
+    surroundings: &'a [DoctorCheck],
 }
 
 pub fn main(args: &Args) -> Result<Exit> {
@@ -51,7 +52,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
     if machine.native.is_ok() {
-        let found = Found::native(has_torch.then_some(&*chosen.path), &chosen.path)?;
+        let found = EngineGpus::native(has_torch.then_some(&*chosen.path), &chosen.path)?;
         machine.cuda = Some(found.gpus().clone());
     }
     let any = engines(&machine, &python);
@@ -74,26 +75,29 @@ pub fn main(args: &Args) -> Result<Exit> {
         }
     };
     console::print(&text)?;
-    let any = any.iter().any(|check| check.state == State::Ok);
+    let any = any.iter().any(|check| check.state == CheckState::Ok);
     Ok(if any { Exit::Clean } else { Exit::NothingRan })
 }
 
 /// A check for each engine, and one for each limit of the installed engines on this machine.
-pub fn engine_checks(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
+pub fn engine_checks(
+    machine: &MachineFacts,
+    python: &Result<PythonFacts, InterpreterError>,
+) -> Vec<DoctorCheck> {
     let mut checks = engines(machine, python);
     checks.extend(python.iter().flat_map(limits));
     checks
 }
 
 /// Appends one line for each check, and one with the remedy for a check that failed.
-pub fn lines(text: &mut String, checks: &[Check]) {
+pub fn lines(text: &mut String, checks: &[DoctorCheck]) {
     let width = checks.iter().map(|check| check.subject.len()).max().unwrap_or(0);
-    for Check { subject, state, detail, advice } in checks {
+    for DoctorCheck { subject, state, detail, advice } in checks {
         let detail = visible::text(detail);
         let style = Style::new().fg_color(Some(match state {
-            State::Ok => AnsiColor::Green.into(),
-            State::Missing => AnsiColor::Yellow.into(),
-            State::Broken => AnsiColor::Red.into(),
+            CheckState::Ok => AnsiColor::Green.into(),
+            CheckState::Missing => AnsiColor::Yellow.into(),
+            CheckState::Broken => AnsiColor::Red.into(),
         }));
         let _ = writeln!(text, "  {style}{state:7}{style:#}  {subject:width$}  {detail}");
         if let Some(advice) = advice {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, ensure};
 use clap::builder::BoolishValueParser;
-use zprobe_lab::agents::{Role, follow_script};
+use zprobe_lab::agents::{AgentRole, follow_script};
 use zprobe_lab::console::{say, say_recorded};
 use zprobe_lab::store::{self, run_id};
 use zprobe_lab::{recorded, run};
-use zprobe_launch::agents::{AgentRole, Team};
+use zprobe_launch::agents::{JobPart, Team};
 use zprobe_launch::exec::ExecRequest;
 use zprobe_model::spec::{Scale, Weighting};
 use zprobe_model::trace::{Outcome, TraceError};
@@ -90,9 +90,9 @@ pub fn main(args: &Args) -> Result<Exit> {
         return args.lead(&order, &run_id, None);
     };
     let (meeting, patience) = (args.nodes.meeting_beside(&job)?, args.nodes.patience());
-    let part = AgentRole::of_command(job.index, job.size);
+    let part = JobPart::of_command(job.index, job.size);
     play(
-        Role::find(part, &order.settings(), &run_id, &meeting, patience)?,
+        AgentRole::find(part, &order.settings(), &run_id, &meeting, patience)?,
         |team| args.lead(&order, &run_id, Some(team)),
         |leader| {
             let run_dir = args.run_dir(leader.run_id());

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueHint;
 use zprobe_engines::{self as engines, EnginePackage};
-use zprobe_lab::doctor::{NoAnswer, absent, found};
+use zprobe_lab::doctor::{InterpreterError, absent, found};
 use zprobe_lab::python;
 use zprobe_model::spec::Engine;
 
@@ -91,7 +91,7 @@ impl Chosen {
         let modules: Vec<&str> = needs.packages().map(|package| package.module).collect();
         let absent = match absent(&self.path, &modules, PATIENCE) {
             Ok(absent) => absent,
-            Err(error @ NoAnswer::Start { .. }) => {
+            Err(error @ InterpreterError::Start { .. }) => {
                 return Err(error).with_context(|| {
                     format!(
                         "no Python for the {engine} engine ({}); use --python to name one that has it",

@@ -14,7 +14,7 @@ use zprobe_lab::attachment::{
     archive, kinds,
 };
 use zprobe_lab::console::{plain, print, say};
-use zprobe_lab::doctor::Python;
+use zprobe_lab::doctor::PythonFacts;
 use zprobe_lab::limits::{examine, machine};
 use zprobe_lab::recorded::diagnosis;
 use zprobe_lab::store::newest;
@@ -230,7 +230,7 @@ fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> 
     };
     let patience = Duration::from_secs(args.timeout);
     let (machine, python) = examine(&interpreter, patience);
-    let python: Python = python?;
+    let python: PythonFacts = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
     environment.ask_engines(&interpreter, &python, patience);
     Ok(environment)

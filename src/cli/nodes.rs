@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use zprobe_lab::agents::{Followed, Role};
+use zprobe_lab::agents::{AgentRole, FollowOutcome};
 use zprobe_lab::console::say;
-use zprobe_launch::agents::{AgentRole, Leader, Team};
+use zprobe_launch::agents::{JobPart, Leader, Team};
 use zprobe_launch::job::{Endpoint, Job, JobRendezvous, Launcher};
 use zprobe_model::spec::{DEFAULT_WORLD_SIZE, Gpus, SpecRequest};
 use zprobe_report::Exit;
@@ -135,7 +135,7 @@ impl Nodes {
 
 /// Fills in the number of ranks of the job and the GPUs of all its machines, and returns the part of this
 /// process.
-pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<AgentRole> {
+pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<JobPart> {
     if !job.is_rank() {
         let here = request.gpus.as_ref().map_or(0, Gpus::count);
         let ranks = match (request.world_size, request.rank_per_gpu) {
@@ -147,7 +147,7 @@ pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<AgentRole> {
         };
         (request.world_size, request.rank_per_gpu) = (Some(ranks * job.size), false);
         multiply(&mut request.gpus, job.size);
-        return Ok(AgentRole::new(job.index, job.size, ranks, (0, ranks)));
+        return Ok(JobPart::new(job.index, job.size, ranks, (0, ranks)));
     }
     let here = job.on_machine.map(|(_, here)| here);
     match (request.world_size, here) {
@@ -163,7 +163,7 @@ pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<AgentRole> {
     );
     request.world_size = Some(job.size);
     multiply(&mut request.gpus, here.map_or(1, |here| job.size.div_ceil(here)));
-    Ok(AgentRole::new(job.index, job.size, 1, job.on_machine.unwrap_or((0, 1))))
+    Ok(JobPart::new(job.index, job.size, 1, job.on_machine.unwrap_or((0, 1))))
 }
 
 /// Assumes that the other machines have the same GPUs as this one.
@@ -176,13 +176,13 @@ fn multiply(gpus: &mut Option<Gpus>, machines: usize) {
 /// Runs this process as the leader or a follower of its job. All processes exit with the leader's code; if the leader
 /// is lost, `alone` reports on the records in this process's directory.
 pub fn play(
-    role: Role,
+    role: AgentRole,
     lead: impl FnOnce(&mut Team) -> Result<Exit>,
-    follow: impl FnOnce(Leader) -> Result<Followed>,
+    follow: impl FnOnce(Leader) -> Result<FollowOutcome>,
     alone: impl FnOnce(&Path) -> Result<Exit>,
 ) -> Result<Exit> {
     match role {
-        Role::Leads(mut team) => {
+        AgentRole::Leads(mut team) => {
             let led = lead(&mut team);
             match &led {
                 Ok(exit) => team.over(exit.code()),
@@ -190,9 +190,9 @@ pub fn play(
             }
             led
         }
-        Role::Follows(leader) => match follow(*leader)? {
-            Followed::Over(code) => Ok(Exit::of_code(code)),
-            Followed::Alone(dir) => {
+        AgentRole::Follows(leader) => match follow(*leader)? {
+            FollowOutcome::Over(code) => Ok(Exit::of_code(code)),
+            FollowOutcome::Alone(dir) => {
                 say(format_args!(
                     "the process of rank 0 is lost; the records of this machine's ranks are in {}",
                     dir.display()

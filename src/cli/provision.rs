@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use zprobe_lab::console::{self, Line};
+use zprobe_lab::console::{self, ProgressLine};
 use zprobe_lab::environment::{Cache, Installer};
 use zprobe_report::Exit;
 use zprobe_zoo::Packages;
@@ -25,7 +25,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 /// error.
 pub fn interpreter(packages: &[String]) -> Result<PathBuf> {
     let packages = self::packages(packages)?;
-    let line = Line::steps();
+    let line = ProgressLine::steps();
     let mut step = |step: &str| line.step(&format!("{packages}: {step}"));
     Ok(Cache::locate()?.provide(&packages, &Installer::find(), &mut step)?)
 }

@@ -11,16 +11,16 @@ use bytesize::ByteSize;
 use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
 use zprobe_engines as engines;
-use zprobe_lab::agents::{Role, follow};
+use zprobe_lab::agents::{AgentRole, follow};
 use zprobe_lab::console::{say, say_recorded};
-use zprobe_lab::cuda::Found;
-use zprobe_lab::minimise::{Question, search};
+use zprobe_lab::cuda::EngineGpus;
+use zprobe_lab::minimise::{MinimiseTask, search};
 use zprobe_lab::native;
 use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded;
 use zprobe_lab::run::record;
 use zprobe_lab::store::{self, run_id};
-use zprobe_launch::agents::{AgentRole, Team};
+use zprobe_launch::agents::{JobPart, Team};
 use zprobe_launch::job::Job;
 use zprobe_launch::{Hosting, RankProgram};
 use zprobe_model::spec::deepspeed::DeepSpeedConfig;
@@ -175,7 +175,7 @@ impl Args {
         let (meeting, patience) = (self.nodes.meeting(&job)?, self.nodes.patience());
         let settings = order.settings();
         play(
-            Role::find(part, &settings, &run_id, &meeting, patience)?,
+            AgentRole::find(part, &settings, &run_id, &meeting, patience)?,
             |team| self.lead(order.clone(), &run_id, Some(team), hand_out),
             |leader| {
                 let run_dir = self.run_dir(leader.run_id());
@@ -225,7 +225,7 @@ impl Args {
 
     /// The order that these arguments specify, and this process's part if it belongs to a job. Repeats use warm ranks
     /// if this process starts all ranks.
-    fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<AgentRole>)> {
+    fn order_in(&self, job: Option<&Job>) -> Result<(Order, Option<JobPart>)> {
         let found = self.look_for_gpus()?;
         let mut request = self.flags_alone(found.as_ref());
         let part = job.map(|job| take_part(job, &mut request)).transpose()?;
@@ -246,7 +246,7 @@ impl Args {
     }
 
     /// The source of the ranks: the program of `--rank-program`, or else the engine's own ranks.
-    fn ranks(&self, spec: &RunSpec, found: Option<Found>) -> Ranks {
+    fn ranks(&self, spec: &RunSpec, found: Option<EngineGpus>) -> Ranks {
         match (&self.rank_program, found) {
             (Some(program), _) => Ranks::Program(RankProgram {
                 program: program.clone(),
@@ -254,7 +254,9 @@ impl Args {
                 hosting: Hosting::OnePerRank,
                 library_path: Vec::new(),
             }),
-            (None, Some(Found::Native(cuda))) if spec.device == Device::Cuda => Ranks::Cuda(cuda),
+            (None, Some(EngineGpus::Native(cuda))) if spec.device == Device::Cuda => {
+                Ranks::Cuda(cuda)
+            }
             (None, _) => Ranks::Cold(self.python.choose().path),
         }
     }
@@ -274,7 +276,7 @@ impl Args {
     /// Searches for the smallest configuration with the finding, and writes the result to the run directory.
     fn minimise(&self, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
         let found = self.look_for_gpus()?;
-        let question = Question {
+        let question = MinimiseTask {
             code: self.minimise.minimise.as_deref().unwrap_or_default(),
             limit: self.minimise.minimise_runs,
             flags: self.flags_alone(found.as_ref()),
@@ -353,7 +355,7 @@ impl Args {
     }
 
     /// The GPUs that are available to this run; `None`, without a search, if the run is on the CPU in any case.
-    fn look_for_gpus(&self) -> Result<Option<Found>> {
+    fn look_for_gpus(&self) -> Result<Option<EngineGpus>> {
         let engine = self.request.engine.unwrap_or_default();
         let on_cpu = self.request.device == Some(DeviceChoice::Cpu) || self.rank_program.is_some();
         if !engine.traits().on_gpus
@@ -363,10 +365,10 @@ impl Args {
             return Ok(None);
         }
         if engines::of(engine).is_real() {
-            Found::real(&self.python.choose().path).map(Some)
+            EngineGpus::real(&self.python.choose().path).map(Some)
         } else {
             let home = self.python.choose().path;
-            Found::native(self.python.named().as_deref(), &home).map(Some)
+            EngineGpus::native(self.python.named().as_deref(), &home).map(Some)
         }
     }
 
@@ -392,7 +394,7 @@ impl Args {
     }
 
     /// The request of only the flags, without the DeepSpeed file.
-    fn flags_alone(&self, found: Option<&Found>) -> SpecRequest {
+    fn flags_alone(&self, found: Option<&EngineGpus>) -> SpecRequest {
         SpecRequest { gpus: found.map(|it| it.gpus().clone()), ..self.request.clone() }
     }
 }

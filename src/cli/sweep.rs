@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use zprobe_lab::console;
-use zprobe_lab::lattice::Part;
-use zprobe_lab::lattice::outcome::{Ending, Sweep};
-use zprobe_lab::sweep::plan::{Choice, Design, Plan};
-use zprobe_lab::sweep::{self, Runs, matrix, table};
+use zprobe_lab::lattice::DesignPart;
+use zprobe_lab::lattice::outcome::{Sweep, SweepEnding};
+use zprobe_lab::sweep::plan::{SweepDesign, SweepPlan, SweepSelection};
+use zprobe_lab::sweep::{self, SweepOptions, matrix, table};
 use zprobe_model::spec::settings::Timeout;
 use zprobe_model::spec::{DeviceChoice, Engine};
 use zprobe_report::{Exit, Form};
@@ -44,7 +44,7 @@ pub struct Args {
 
     /// Only these parts of the covering design
     #[arg(long, value_name = "PART")]
-    part: Vec<Part>,
+    part: Vec<DesignPart>,
 
     /// Instead of the covering design: all combinations of a smaller grid
     #[arg(long, conflicts_with = "part")]
@@ -120,7 +120,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let sweeps = if args.results.is_empty() {
         let earlier = args.resume.as_ref();
         let earlier = earlier.map(|path| sweep::earlier(path, args.engine, args.steps));
-        let plan = Plan::new(&args.choice(), earlier.transpose()?, &run::spec)?;
+        let plan = SweepPlan::new(&args.choice(), earlier.transpose()?, &run::spec)?;
         if args.list {
             console::plain(&table::list(&plan, args.output_format, &surroundings)?)?;
             return Ok(Exit::Clean);
@@ -139,18 +139,18 @@ pub fn main(args: &Args) -> Result<Exit> {
     // Without a time limit, configurations stay untried only if the user interrupts the sweep.
     let interrupted = args.time_limit.is_none() && sweeps.iter().any(|sweep| sweep.not_tried > 0);
     let endings = rows.map(|row| row.outcome.ending);
-    Ok(sweep::exit(endings.chain(interrupted.then_some(Ending::Inconclusive))))
+    Ok(sweep::exit(endings.chain(interrupted.then_some(SweepEnding::Inconclusive))))
 }
 
 impl Args {
     /// The configurations that the flags ask for.
-    fn choice(&self) -> Choice<'_> {
+    fn choice(&self) -> SweepSelection<'_> {
         let design = match self.random {
-            Some(number) => Design::Drawn { number, seed: self.seed },
-            None if self.full => Design::Product,
-            None => Design::Covering,
+            Some(number) => SweepDesign::Drawn { number, seed: self.seed },
+            None if self.full => SweepDesign::Product,
+            None => SweepDesign::Covering,
         };
-        Choice {
+        SweepSelection {
             engine: self.engine,
             design,
             parts: &self.part,
@@ -178,7 +178,7 @@ impl Args {
     }
 
     /// Runs the planned configurations, and returns their outcomes.
-    fn sweep(&self, plan: Plan) -> Result<Sweep> {
+    fn sweep(&self, plan: SweepPlan) -> Result<Sweep> {
         let python = match (self.package.as_slice(), self.python.named()) {
             ([], _) => self.python.choose(),
             (packages, None) => Chosen::provided(provision::interpreter(packages)?),
@@ -189,7 +189,7 @@ impl Args {
             }
         };
         python.must_have(self.engine)?;
-        let runs = Runs {
+        let runs = SweepOptions {
             steps: self.steps,
             timeout: self.timeout.arguments(),
             jobs: self.jobs,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use zprobe_lab::console;
-use zprobe_lab::zoo::{self, Runs, rows, table};
+use zprobe_lab::zoo::{self, ZooOptions, rows, table};
 use zprobe_model::spec::DeviceChoice;
 use zprobe_report::{Exit, Form};
 
@@ -61,7 +61,7 @@ pub fn main(args: &Args) -> Result<Exit> {
         console::plain(&table::list(&cases, args.output_format)?)?;
         return Ok(Exit::Clean);
     }
-    let runs = Runs { jobs: args.jobs, fail_fast: args.fail_fast };
+    let runs = ZooOptions { jobs: args.jobs, fail_fast: args.fail_fast };
     let device = ["--device", args.device.name()].map(str::to_owned);
     let order = |arguments: &[String]| run::order(&[arguments, &device].concat());
     let outcomes = zoo::outcomes(&cases, runs, args.out.clone(), &order)?;

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use zprobe_lab::doctor::{NoAnswer, Python};
+use zprobe_lab::doctor::{InterpreterError, PythonFacts};
 
 /// A fake interpreter that runs this shell script, whatever its arguments are.
 fn interpreter(script: &str) -> (TempDir, PathBuf) {
@@ -26,14 +26,14 @@ fn zprobe(args: &[&str]) -> Output {
 
 #[test]
 fn a_python_answers_for_itself() {
-    let python = Python::ask("python3".as_ref(), Duration::from_secs(120)).unwrap();
+    let python = PythonFacts::ask("python3".as_ref(), Duration::from_secs(120)).unwrap();
     assert!(python.version.starts_with("3."), "{python:?}");
 }
 
 #[test]
 fn an_interpreter_that_dies_is_quoted() {
     let (_dir, python) = interpreter("echo 'libcudart.so.13: not found' >&2; exit 127");
-    let error = Python::ask(&python, Duration::from_secs(60)).unwrap_err();
+    let error = PythonFacts::ask(&python, Duration::from_secs(60)).unwrap_err();
     let message = error.to_string();
     assert!(message.contains("libcudart.so.13: not found"), "{message}");
     assert!(message.contains("127"), "{message}");
@@ -42,8 +42,8 @@ fn an_interpreter_that_dies_is_quoted() {
 #[test]
 fn an_interpreter_that_hangs_is_ended() {
     let (_dir, python) = interpreter("exec sleep 1000");
-    let error = Python::ask(&python, Duration::from_millis(200)).unwrap_err();
-    assert!(matches!(error, NoAnswer::Late { .. }), "{error}");
+    let error = PythonFacts::ask(&python, Duration::from_millis(200)).unwrap_err();
+    assert!(matches!(error, InterpreterError::Late { .. }), "{error}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("uv");
         write_program(&program, &format!("HERE='{}'\n{script}", dir.path().display()));
-        Self { installer: Installer::Uv { program }, dir }
+        Self { installer: Installer { uv: Some(program) }, dir }
     }
 
     fn provide(&self, packages: &[(&str, &str)]) -> Result<PathBuf, ProvisionError> {
@@ -154,7 +154,7 @@ fn packages_that_do_not_import_are_no_environment() {
 #[test]
 fn a_tool_that_does_not_start_is_named() {
     let fixture = Fixture::new(UV);
-    let missing = Installer::Uv { program: "/does/not/exist/uv".into() };
+    let missing = Installer { uv: Some("/does/not/exist/uv".into()) };
     let fixture = Fixture { installer: missing, ..fixture };
     let message = fixture.provide(DEEPSPEED).unwrap_err().to_string();
     assert!(message.contains("cannot start /does/not/exist/uv"), "{message}");
@@ -212,7 +212,8 @@ fn provision(index: &str, path: &OsStr) -> (bool, String) {
 #[test]
 fn a_package_that_is_not_what_its_index_says_is_not_installed() {
     let pythons = ["3.11".to_owned(), "3.10".to_owned()];
-    if Installer::Pip.create(Path::new("unused"), &pythons).is_none() {
+    let pip = Installer { uv: None };
+    if pip.create(Path::new("unused"), &pythons).is_none() {
         eprintln!("skipped: no Python 3.11 or 3.10 on PATH");
         return;
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use schemars::{JsonSchema, schema_for};
 use zprobe_diagnose::diagnose;
-use zprobe_lab::bisect::{Answer, Commit, CommitTrial, Commits};
+use zprobe_lab::bisect::{BisectResult, Commit, CommitTrial, SearchedCommits, TrialVerdict};
 use zprobe_lab::check::baseline::BaselineFile;
 use zprobe_lab::check::probe::{ProbeFile, registry};
 use zprobe_lab::compare::{Comparison, Side};
@@ -113,26 +113,26 @@ fn every_comparison_obeys_the_checked_in_schema() {
 
 #[test]
 fn the_answer_of_a_bisection_obeys_the_checked_in_schema() {
-    let validator = jsonschema::validator_for(&schema_of::<Answer>("bisect.v1.schema.json"))
+    let validator = jsonschema::validator_for(&schema_of::<BisectResult>("bisect.v1.schema.json"))
         .expect("a valid schema");
-    let commit = Commit {
-        id: "1393f75dc2".repeat(4),
-        date: "2026-01-18".to_owned(),
-        title: "Choose the right optimizer (#7788)".to_owned(),
-        pull_request: Some(7788),
-    };
-    let trial = CommitTrial { commit: commit.clone(), shows: None, said: "crashed".to_owned() };
-    let answer = Answer {
+    let commit = Commit::new(
+        "1393f75dc2".repeat(4),
+        "2026-01-18".to_owned(),
+        "Choose the right optimizer (#7788)".to_owned(),
+    );
+    let verdict = TrialVerdict { shows: None, outcome: "crashed".to_owned() };
+    let trial = CommitTrial { commit: commit.clone(), verdict };
+    let answer = BisectResult {
         schema: Schema::CURRENT,
         package: "deepspeed".to_owned(),
-        beside: "torch 2.11.0".to_owned(),
+        fixed_packages: "torch 2.11.0".to_owned(),
         finding: "ZP101 boundary-leak".to_owned(),
         fixed: false,
         first: vec!["0.18.5".to_owned()],
         releases: 2,
         trials: vec![],
         old_again: vec![],
-        commits: Some(Commits {
+        commits: Some(SearchedCommits {
             repository: "https://github.com/deepspeedai/DeepSpeed".to_owned(),
             release: "0.18.5".to_owned(),
             first: vec![commit],

@@ -13,7 +13,7 @@ use super::order::Order;
 use super::runner::{cold, warn_of_survivors};
 use super::store::claimed;
 use crate::console::say;
-use zprobe_launch::agents::{AgentRole, Leader, LeaderRequest, Team};
+use zprobe_launch::agents::{JobPart, Leader, LeaderRequest, Team};
 use zprobe_launch::exec;
 use zprobe_launch::job::{JobRendezvous, UNNUMBERED};
 use zprobe_launch::{HostSource, Launch, Survivors};
@@ -27,20 +27,20 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// The role of this process among the agents of a job.
 #[derive(Debug)]
-pub enum Role {
+pub enum AgentRole {
     /// This process leads the other agents.
     Leads(Team),
     /// This process follows the agent of rank 0.
     Follows(Box<Leader>),
 }
 
-impl Role {
+impl AgentRole {
     /// Meets the other agents, which must all be about to make runs with the same settings.
     ///
     /// # Errors
     /// When an agent does not come within `patience`, or is about to make other runs.
     pub fn find(
-        part: AgentRole,
+        part: JobPart,
         settings: &Value,
         run_id: &str,
         meeting: &JobRendezvous,
@@ -71,7 +71,7 @@ impl Role {
 
 /// The end of the runs in which this process followed a leader.
 #[derive(Debug)]
-pub enum Followed {
+pub enum FollowOutcome {
     /// The leader has reported on all runs; every process exits with this code.
     Over(u8),
     /// The leader is lost; this directory has the records of the ranks of this process only.
@@ -79,7 +79,7 @@ pub enum Followed {
 }
 
 /// A run that another agent leads.
-struct Led<'a> {
+struct LedRun<'a> {
     id: &'a str,
     /// The directory of the run for this process.
     dir: &'a Path,
@@ -92,8 +92,8 @@ struct Led<'a> {
 ///
 /// # Errors
 /// When the leader refuses the runs, or is lost before the first run.
-pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<Followed> {
-    take_part(leader, run_dir, true, &mut |leader, Led { id, dir, port }| {
+pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<FollowOutcome> {
+    take_part(leader, run_dir, true, &mut |leader, LedRun { id, dir, port }| {
         let port =
             port.context("the process of rank 0 runs a script; start the same command everywhere")?;
         let program = cold(order, dir)?;
@@ -112,8 +112,8 @@ pub fn follow_script(
     order: &exec::ExecRequest,
     leader: Leader,
     run_dir: &Path,
-) -> Result<Followed> {
-    take_part(leader, run_dir, false, &mut |leader, Led { id, dir, .. }| {
+) -> Result<FollowOutcome> {
+    take_part(leader, run_dir, false, &mut |leader, LedRun { id, dir, .. }| {
         exec::follow(order, id, dir, leader)
     })
 }
@@ -122,15 +122,15 @@ fn take_part(
     mut leader: Leader,
     run_dir: &Path,
     has_logs: bool,
-    make: &mut dyn FnMut(&mut Leader, Led<'_>) -> Result<Survivors>,
-) -> Result<Followed> {
+    make: &mut dyn FnMut(&mut Leader, LedRun<'_>) -> Result<Survivors>,
+) -> Result<FollowOutcome> {
     let own = run_dir.join(format!("agent-{}", leader.own_index()));
     let mut last = None;
     loop {
         match leader.next_request(SILENCE) {
             LeaderRequest::Start { run, repeat, port } => {
                 let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
-                let led = Led { id: &run, dir: &dir, port };
+                let led = LedRun { id: &run, dir: &dir, port };
                 match claimed(&dir, || make(&mut leader, led)) {
                     Ok(ended) => warn_of_survivors(&ended),
                     Err(error) => leader.tell_failed(format!("{error:#}")),
@@ -139,14 +139,14 @@ fn take_part(
             }
             LeaderRequest::Over { exit } => {
                 tidy_up(run_dir, &own, exit == 0 || !has_logs);
-                return Ok(Followed::Over(exit));
+                return Ok(FollowOutcome::Over(exit));
             }
             LeaderRequest::Refused { why } => {
                 tidy_up(run_dir, &own, true);
                 bail!("{why} (said by the process of rank 0)");
             }
             LeaderRequest::Lost => {
-                return last.map(Followed::Alone).context(
+                return last.map(FollowOutcome::Alone).context(
                     "the process of rank 0 has ended before a run began; look at its output",
                 );
             }
@@ -154,7 +154,7 @@ fn take_part(
     }
 }
 
-/// Removes all files that the leader has, too. A file that cannot be removed stays.
+/// Removes the files that the leader has as well. A file that cannot be removed stays.
 fn tidy_up(run_dir: &Path, own: &Path, is_empty: bool) {
     if is_empty {
         let _ = fs::remove_dir_all(own);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::doctor::{Attempt, Python};
+use crate::doctor::{PythonAttempt, PythonFacts};
 use crate::native::{self, Libtorch, NativeError};
 use anyhow::{Context as _, Result};
 use zprobe_launch::RankProgram;
@@ -16,7 +16,7 @@ use super::limits::PATIENCE;
 
 /// The GPUs for the engine of a run, and the software to use them.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum EngineGpus {
     /// The GPUs that the native engine finds.
     Native(Cuda),
     /// The GPUs that the torch of a real engine's interpreter finds.
@@ -25,9 +25,9 @@ pub enum Found {
 
 /// The GPUs that this process has found so far. A key has true and the interpreter of a real engine, or false and the
 /// interpreter whose libtorch the native engine uses.
-static FOUND: Mutex<BTreeMap<(bool, Option<PathBuf>), Found>> = Mutex::new(BTreeMap::new());
+static FOUND: Mutex<BTreeMap<(bool, Option<PathBuf>), EngineGpus>> = Mutex::new(BTreeMap::new());
 
-impl Found {
+impl EngineGpus {
     /// Looks for the GPUs of the native engine, with the libtorch of the interpreter `python` if it is given. The
     /// engine itself may be in the environment of the interpreter `home`.
     pub fn native(python: Option<&Path>, home: &Path) -> Result<Self> {
@@ -93,8 +93,8 @@ impl Cuda {
 
 /// The GPUs that the torch of an interpreter finds, as a real engine needs them.
 fn of_python(python: &Path) -> Gpus {
-    match Python::ask_about(&["gpus", "cuda", "nccl", "backends"], python, PATIENCE) {
-        Ok(answer) => said_by(&answer),
+    match PythonFacts::ask_about(&["gpus", "cuda", "nccl", "backends"], python, PATIENCE) {
+        Ok(answer) => reported_by(&answer),
         Err(error) => {
             let problem = error.to_string();
             let (names, nccl) = (Err(problem.clone()), Err(problem.clone()));
@@ -104,27 +104,31 @@ fn of_python(python: &Path) -> Gpus {
 }
 
 /// The GPUs that the answer of an interpreter reports.
-fn said_by(python: &Python) -> Gpus {
+fn reported_by(python: &PythonFacts) -> Gpus {
     let problem = |what: &str, problem: &str| format!("{what} ({}): {problem}", python.executable);
     let libtorch = match (&python.torch, &python.cuda) {
-        (Attempt::Value(torch), Attempt::Value(cuda)) if cuda == "none" => {
+        (PythonAttempt::Value(torch), PythonAttempt::Value(cuda)) if cuda == "none" => {
             Err(format!("torch {torch} ({}) was built only for the CPU", python.executable))
         }
-        (Attempt::Value(torch), Attempt::Value(cuda)) => Ok(format!("torch {torch}, {cuda}")),
-        (Attempt::Problem(said), _) | (_, Attempt::Problem(said)) => Err(problem("torch", said)),
+        (PythonAttempt::Value(torch), PythonAttempt::Value(cuda)) => {
+            Ok(format!("torch {torch}, {cuda}"))
+        }
+        (PythonAttempt::Problem(reason), _) | (_, PythonAttempt::Problem(reason)) => {
+            Err(problem("torch", reason))
+        }
     };
     let names = match (&python.gpus, &libtorch) {
-        (Attempt::Value(names), Ok(_)) if names.is_empty() => {
+        (PythonAttempt::Value(names), Ok(_)) if names.is_empty() => {
             Err(problem("no GPU", "torch finds none that it can use"))
         }
-        (Attempt::Value(names), _) => Ok(names.clone()),
-        (Attempt::Problem(said), _) => Err(problem("the GPUs", said)),
+        (PythonAttempt::Value(names), _) => Ok(names.clone()),
+        (PythonAttempt::Problem(reason), _) => Err(problem("the GPUs", reason)),
     };
     let has_nccl = python.backends.value().is_some_and(|it| it.iter().any(|name| name == "nccl"));
     let nccl = match &python.nccl {
-        Attempt::Value(version) if has_nccl => Ok(version.clone()),
-        Attempt::Value(_) => Err(problem("NCCL", "torch.distributed has no backend nccl")),
-        Attempt::Problem(said) => Err(problem("NCCL", said)),
+        PythonAttempt::Value(version) if has_nccl => Ok(version.clone()),
+        PythonAttempt::Value(_) => Err(problem("NCCL", "torch.distributed has no backend nccl")),
+        PythonAttempt::Problem(reason) => Err(problem("NCCL", reason)),
     };
     Gpus { names, libtorch, nccl, of_python: true }
 }
@@ -134,7 +138,7 @@ mod tests {
     use super::*;
     use zprobe_model::spec::{Backend, Device, DeviceChoice, Engine, SpecRequest};
 
-    fn answer(cuda: &str, gpus: &[&str]) -> Python {
+    fn answer(cuda: &str, gpus: &[&str]) -> PythonFacts {
         serde_json::from_value(serde_json::json!({
             "executable": "/venv/bin/python",
             "version": "3.12.3",
@@ -147,8 +151,11 @@ mod tests {
         .unwrap()
     }
 
-    fn placed(python: &Python, device: Option<DeviceChoice>) -> Result<(Device, Backend), String> {
-        let (engine, gpus) = (Some(Engine::Ddp), Some(said_by(python)));
+    fn placed(
+        python: &PythonFacts,
+        device: Option<DeviceChoice>,
+    ) -> Result<(Device, Backend), String> {
+        let (engine, gpus) = (Some(Engine::Ddp), Some(reported_by(python)));
         let request = SpecRequest { engine, gpus, device, ..SpecRequest::default() };
         request.resolve().map(|spec| (spec.device, spec.backend)).map_err(|it| it.to_string())
     }
@@ -161,12 +168,12 @@ mod tests {
         assert_eq!(placed(&there, cuda), Ok((Device::Cuda, Backend::Nccl)));
         let no_gpu = answer("CUDA 13.0", &[]);
         assert_eq!(placed(&no_gpu, None), Ok((Device::Cpu, Backend::Gloo)));
-        let said = placed(&no_gpu, cuda).unwrap_err();
-        assert!(said.contains("torch finds none that it can use"), "{said}");
+        let reason = placed(&no_gpu, cuda).unwrap_err();
+        assert!(reason.contains("torch finds none that it can use"), "{reason}");
         let cpu = answer("none", &[]);
         assert_eq!(placed(&cpu, None), Ok((Device::Cpu, Backend::Gloo)));
-        let said = placed(&cpu, cuda).unwrap_err();
-        assert!(said.contains("was built only for the CPU"), "{said}");
-        assert!(said.contains("name another Python with --python"), "{said}");
+        let reason = placed(&cpu, cuda).unwrap_err();
+        assert!(reason.contains("was built only for the CPU"), "{reason}");
+        assert!(reason.contains("name another Python with --python"), "{reason}");
     }
 }

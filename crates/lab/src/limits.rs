@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::doctor::{Machine, NoAnswer, Python, questions, refusal};
+use crate::doctor::{InterpreterError, MachineFacts, PythonFacts, questions, refusal};
 use crate::native;
 use zprobe_model::spec::RunSpec;
 
@@ -20,12 +20,12 @@ pub const CANNOT_RUN: &str = "cannot run here";
 pub struct Limits {
     /// The answers of the interpreters, by path; `None` for an interpreter that gave no answer, because then the run
     /// itself shows what is wrong.
-    asked: Mutex<BTreeMap<PathBuf, Option<Python>>>,
+    asked: Mutex<BTreeMap<PathBuf, Option<PythonFacts>>>,
 }
 
 impl Limits {
     /// Limits with the answer of an interpreter that was asked already.
-    pub fn knowing(path: &Path, python: Option<Python>) -> Self {
+    pub fn knowing(path: &Path, python: Option<PythonFacts>) -> Self {
         Self { asked: Mutex::new([(path.to_owned(), python)].into()) }
     }
 
@@ -38,17 +38,20 @@ impl Limits {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let python = asked
             .entry(python.to_owned())
-            .or_insert_with(|| Python::ask_about(&questions, python, PATIENCE).ok());
+            .or_insert_with(|| PythonFacts::ask_about(&questions, python, PATIENCE).ok());
         refusal(python.as_ref()?, spec)
     }
 }
 
 /// Collects the facts about the machine, and asks an interpreter.
-pub fn examine(python: &Path, patience: Duration) -> (Machine, Result<Python, NoAnswer>) {
-    (machine(Some(python)), Python::ask(python, patience))
+pub fn examine(
+    python: &Path,
+    patience: Duration,
+) -> (MachineFacts, Result<PythonFacts, InterpreterError>) {
+    (machine(Some(python)), PythonFacts::ask(python, patience))
 }
 
 /// Collects the facts about the machine. The native engine may be in the environment of the interpreter `python`.
-pub fn machine(python: Option<&Path>) -> Machine {
-    Machine::look(native::program(python))
+pub fn machine(python: Option<&Path>) -> MachineFacts {
+    MachineFacts::look(native::program(python))
 }

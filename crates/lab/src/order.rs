@@ -66,7 +66,7 @@ impl Order {
 }
 
 /// Parses arguments of `zprobe run`, without the user's environment variables and configuration files.
-pub type Read<'a> = dyn Fn(&[String]) -> Result<Order> + Sync + 'a;
+pub type ParseOrder<'a> = dyn Fn(&[String]) -> Result<Order> + Sync + 'a;
 
-/// Parses arguments like [`Read`], but returns only the settings of a run on the CPU.
-pub type ReadSpec<'a> = dyn Fn(&[String]) -> Result<RunSpec> + Sync + 'a;
+/// Parses arguments like [`ParseOrder`], but returns only the settings of a run on the CPU.
+pub type ParseSpec<'a> = dyn Fn(&[String]) -> Result<RunSpec> + Sync + 'a;

@@ -18,11 +18,11 @@ pub fn command(interpreter: &Path) -> Command {
 /// Returns the interpreter of the virtual environment in which this zprobe is installed, if there is one.
 pub fn own() -> Option<PathBuf> {
     // `current_exe` follows links: pipx and uv put a link to the program on PATH, and the program elsewhere.
-    beside(&std::env::current_exe().ok()?)
+    interpreter_next_to(&std::env::current_exe().ok()?)
 }
 
 /// Returns the interpreter of the virtual environment in which a program is installed, if there is one.
-fn beside(program: &Path) -> Option<PathBuf> {
+fn interpreter_next_to(program: &Path) -> Option<PathBuf> {
     let bin = program.parent()?;
     let is_environment = bin.parent()?.join("pyvenv.cfg").is_file();
     Some(bin.join("python")).filter(|python| is_environment && python.is_file())
@@ -55,10 +55,10 @@ mod tests {
         let bin = dir.path().join("bin");
         fs::create_dir(&bin).unwrap();
         fs::write(bin.join("python"), "").unwrap();
-        assert_eq!(beside(&bin.join("zprobe")), None);
+        assert_eq!(interpreter_next_to(&bin.join("zprobe")), None);
         fs::write(dir.path().join("pyvenv.cfg"), "").unwrap();
-        assert_eq!(beside(&bin.join("zprobe")), Some(bin.join("python")));
+        assert_eq!(interpreter_next_to(&bin.join("zprobe")), Some(bin.join("python")));
         fs::remove_file(bin.join("python")).unwrap();
-        assert_eq!(beside(&bin.join("zprobe")), None);
+        assert_eq!(interpreter_next_to(&bin.join("zprobe")), None);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::console::{Line, say};
+use crate::console::{ProgressLine, say};
 use zprobe_launch::Stop;
 
 /// Largest number of log lines about finished jobs, in addition to the line about the first job.
@@ -20,7 +20,7 @@ const SIGNALS: Duration = Duration::from_secs(1);
 /// A queue of jobs. While a queue exists, the first signal of the user ends the queue, and not the process.
 pub struct Queue {
     stop: Stop,
-    line: Line,
+    line: ProgressLine,
     jobs: usize,
     started: AtomicUsize,
     /// True if a log has a line for each job when the job starts.
@@ -57,20 +57,20 @@ impl Display for NotStarted {
 impl Queue {
     /// A queue for this number of jobs; no job has been started.
     pub fn new(jobs: usize) -> Result<Self> {
-        Self::with(Line::counter(jobs), jobs)
+        Self::with(ProgressLine::counter(jobs), jobs)
     }
 
     /// A queue for an unknown number of jobs, which name their current step by [`Queue::begin`].
     pub fn uncounted() -> Result<Self> {
-        Self::with(Line::timed(), 0)
+        Self::with(ProgressLine::timed(), 0)
     }
 
     /// A queue that shows no progress.
     pub fn unseen() -> Result<Self> {
-        Self::with(Line::hidden(), 0)
+        Self::with(ProgressLine::hidden(), 0)
     }
 
-    fn with(line: Line, jobs: usize) -> Result<Self> {
+    fn with(line: ProgressLine, jobs: usize) -> Result<Self> {
         Ok(Self {
             stop: Stop::listen().context("cannot listen to signals")?,
             line,

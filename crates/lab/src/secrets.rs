@@ -8,7 +8,7 @@ use zprobe_model::trace::Trace;
 use zprobe_redact::{Known, Private, Redactor};
 use zprobe_report::suite::Suite;
 
-/// A redactor of the secrets of this machine, and of the secrets that the trace and the logs of a run give away.
+/// A redactor of the secrets of this machine, and of the secrets in the trace and the logs of a run.
 ///
 /// # Errors
 /// When a log cannot be read.
@@ -26,10 +26,10 @@ pub fn of_machine() -> Redactor {
     Redactor::of_secrets(&Private::here(Vec::new()), &Known::default())
 }
 
-/// The suite without secrets, which its commands and reasons may quote.
+/// The suite with the secrets removed from its commands and reasons.
 ///
 /// # Errors
-/// When one of the suite's own words is a secret.
+/// When a secret is also one of the fixed words of the suite's format, so that the word would be removed.
 pub fn without(suite: Suite) -> Result<Suite> {
     let mut known = Known::default();
     known.json(&serde_json::to_value(&suite)?);

@@ -22,8 +22,8 @@ pub fn grid(form: Form, head: &[&str], rows: impl Iterator<Item = Vec<String>>) 
     lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// An entry for people: a title, labelled facts, and a command that is not wrapped, because users copy it.
-pub struct Entry {
+/// An entry of a list for people: a title, labelled facts, and a command that is not wrapped, because users copy it.
+pub struct ListEntry {
     /// The title of the entry.
     pub title: String,
     /// The facts, each with a label of one word and its text.
@@ -33,14 +33,14 @@ pub struct Entry {
 }
 
 /// The entries one below the other, no wider than the terminal except for their commands.
-pub fn entries(entries: impl IntoIterator<Item = Entry>) -> String {
+pub fn entries(entries: impl IntoIterator<Item = ListEntry>) -> String {
     let mut text = String::new();
-    for Entry { title, facts, command } in entries {
+    for ListEntry { title, facts, command } in entries {
         let _ = writeln!(text, "{}", wrapped(&title, "", "  "));
         let width = facts.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
-        for (label, said) in facts {
+        for (label, fact) in facts {
             let first = format!("  {label:width$}  ");
-            let _ = writeln!(text, "{}", wrapped(&said, &first, &" ".repeat(first.len())));
+            let _ = writeln!(text, "{}", wrapped(&fact, &first, &" ".repeat(first.len())));
         }
         let _ = writeln!(text, "  {command}");
     }

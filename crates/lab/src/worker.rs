@@ -30,16 +30,16 @@ pub const COMMAND: &str = "pool-worker";
 
 /// A run to make: one line of a worker's standard input.
 #[derive(Debug, Serialize, Deserialize)]
-struct Task {
+struct WorkerTask {
     run_id: String,
     dir: PathBuf,
     order: Order,
 }
 
-/// The answer to a [`Task`]: one line of a worker's standard output. The report, if there is one, is in the run
+/// The answer to a [`WorkerTask`]: one line of a worker's standard output. The report, if there is one, is in the run
 /// directory.
 #[derive(Debug, Serialize, Deserialize)]
-struct Reply {
+struct WorkerReply {
     /// The reason why there is no report; `None` if there is a report.
     error: Option<String>,
     /// True if the user has stopped the worker.
@@ -51,12 +51,13 @@ pub struct Worker {
     /// The directory for the pools of the worker, each in a directory of its own.
     dir: PathBuf,
     started: usize,
-    process: Option<Process>,
+    process: Option<WorkerProcess>,
     /// True if the user has stopped the process that was to make the last run.
     was_stopped: bool,
 }
 
-struct Process {
+/// A running worker, with the pipes to it.
+struct WorkerProcess {
     child: Child,
     tasks: ChildStdin,
     replies: BufReader<ChildStdout>,
@@ -72,7 +73,7 @@ impl Worker {
     pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
         self.was_stopped = false;
         let _ = fs::remove_dir_all(dir);
-        let task = Task { run_id: run_id(), dir: std::path::absolute(dir)?, order };
+        let task = WorkerTask { run_id: run_id(), dir: std::path::absolute(dir)?, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
         self.was_stopped = reply.stopped;
         if let Some(error) = reply.error {
@@ -87,7 +88,7 @@ impl Worker {
         self.was_stopped
     }
 
-    fn ask(&mut self, task: &Task) -> Result<Reply> {
+    fn ask(&mut self, task: &WorkerTask) -> Result<WorkerReply> {
         let process = match &mut self.process {
             Some(process) => process,
             None => {
@@ -106,7 +107,7 @@ impl Worker {
 
     /// Ends the worker and its pool.
     fn end(&mut self) {
-        if let Some(Process { mut child, tasks, replies }) = self.process.take() {
+        if let Some(WorkerProcess { mut child, tasks, replies }) = self.process.take() {
             drop((tasks, replies));
             let signal = child.wait().ok().and_then(|status| status.signal());
             self.was_stopped = signal.is_some_and(is_stopping);
@@ -120,7 +121,7 @@ impl Drop for Worker {
     }
 }
 
-fn start(dir: &Path) -> Result<Process> {
+fn start(dir: &Path) -> Result<WorkerProcess> {
     let own = std::env::current_exe().context("cannot find the program that is running")?;
     let mut command = Command::new(&own);
     command.arg(COMMAND).arg("--dir").arg(dir);
@@ -137,33 +138,33 @@ fn start(dir: &Path) -> Result<Process> {
         .with_context(|| format!("cannot start {}", own.display()))?;
     let pipes = child.stdin.take().zip(child.stdout.take());
     let (tasks, stdout) = pipes.context("a worker without standard streams")?;
-    Ok(Process { child, tasks, replies: BufReader::new(stdout) })
+    Ok(WorkerProcess { child, tasks, replies: BufReader::new(stdout) })
 }
 
 /// Does the work of a worker in this process, until standard input ends. The files of its pools are in `dir`.
 pub fn serve(dir: &Path) -> Result<()> {
     // A terminal sends Ctrl-C to this process, too. Only the queue of the other process decides about the experiment.
     let stop = Stop::listen().context("cannot listen to signals")?;
-    let mut bench = Bench { dir: dir.to_owned(), pools: 0, warm: None };
+    let mut bench = WorkerState { dir: dir.to_owned(), pools: 0, warm: None };
     for line in std::io::stdin().lock().lines() {
-        let task: Task = serde_json::from_str(&line?)?;
+        let task: WorkerTask = serde_json::from_str(&line?)?;
         let error = bench.make(&task, &stop).err().map(|error| format!("{error:#}"));
-        answer(&serde_json::to_string(&Reply { error, stopped: stop.is_wanted() })?)?;
+        answer(&serde_json::to_string(&WorkerReply { error, stopped: stop.is_wanted() })?)?;
     }
     Ok(())
 }
 
 /// The state of a worker in its own process.
-struct Bench {
+struct WorkerState {
     dir: PathBuf,
     pools: usize,
     /// The pool of the last warm run, with its engine, device and interpreter.
     warm: Option<((Engine, Device, PathBuf), Runner<'static>)>,
 }
 
-impl Bench {
+impl WorkerState {
     /// Makes a run and leaves its report in its directory.
-    fn make(&mut self, Task { run_id, dir, order }: &Task, stop: &Stop) -> Result<()> {
+    fn make(&mut self, WorkerTask { run_id, dir, order }: &WorkerTask, stop: &Stop) -> Result<()> {
         claimed(dir, || {
             let mut cold;
             let runner = match &order.ranks {

@@ -18,14 +18,14 @@ use zprobe_report::{Finding, KnownBug, Report, RuleCode, Verdict};
 pub const TRAINERS: &str = "trainers";
 
 /// The fields of the specification that DeepSpeed reports in a user's script, each with the name of the fact.
-const TOLD: [(&str, &str); 3] = [
+const REPORTED: [(&str, &str); 3] = [
     ("stage", "zero_optimization_stage"),
     ("grad_accum_dtype", "grad_acc_dtype"),
     ("offload", "cpu_offload"),
 ];
 
 /// The value of a field that the engine of a script has not reported.
-const NOT_TOLD: &str = "not told";
+const NOT_REPORTED: &str = "not reported";
 
 /// The text in [`BugConditions::when`] for a value that is left to the engine.
 const UNSET: &str = "unset";
@@ -89,17 +89,17 @@ pub fn name_known_bugs(report: &mut Report) {
 fn specification(report: &Report) -> Option<Value> {
     let mut spec = serde_json::to_value(&report.run.spec).ok()?;
     if report.run.spec.script().is_some() {
-        for (field, fact) in TOLD {
-            let told = report.run.engine_facts.get(fact);
-            spec[field] =
-                told.map_or_else(|| Value::from(NOT_TOLD), |text| told_value(field, text));
+        for (field, fact) in REPORTED {
+            let reported = report.run.engine_facts.get(fact);
+            spec[field] = reported
+                .map_or_else(|| Value::from(NOT_REPORTED), |text| reported_value(field, text));
         }
     }
     Some(spec)
 }
 
 /// The value of a field that an engine has reported: `1`, `torch.float32`, or `True` for offload to the CPU.
-fn told_value(field: &str, text: &str) -> Value {
+fn reported_value(field: &str, text: &str) -> Value {
     let name = match (field, text) {
         ("offload", "True") => Some(Offload::Cpu.name()),
         ("offload", "False") => Some(Offload::None.name()),
@@ -109,7 +109,7 @@ fn told_value(field: &str, text: &str) -> Value {
         _ => None,
     };
     let name = name.map(Value::from);
-    name.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_TOLD))
+    name.or_else(|| serde_json::from_str(text).ok()).unwrap_or_else(|| Value::from(NOT_REPORTED))
 }
 
 impl ZooRow {
@@ -123,13 +123,13 @@ impl ZooRow {
         };
         let is_in_wake = || known.wake.contains(&finding.code) && report.findings.iter().any(shows);
         // The class that wraps the optimizer and the reported settings show the engine of a script.
-        let is_told = |field: &String| TOLD.iter().any(|(it, _)| it == field);
+        let is_reported = |field: &String| REPORTED.iter().any(|(it, _)| it == field);
         let is_of_script = report.run.spec.script().is_some()
-            && (known.optimizer_class.is_some() || known.when.keys().any(is_told))
-            && known.when.keys().all(|field| field == "dtype" || is_told(field));
+            && (known.optimizer_class.is_some() || known.when.keys().any(is_reported))
+            && known.when.keys().all(|field| field == "dtype" || is_reported(field));
         let is_engine = self.engine == report.run.spec.engine() || is_of_script;
-        let is_said = known.says.as_ref().is_none_or(|part| finding.message.contains(part));
-        is_engine && is_said && (shows(finding) || is_in_wake())
+        let has_message = known.says.as_ref().is_none_or(|part| finding.message.contains(part));
+        is_engine && has_message && (shows(finding) || is_in_wake())
     }
 
     /// The description of the bug for a report; `None` if the row does not say when a finding is this bug.
@@ -218,8 +218,8 @@ impl Expectation {
             }
             Self::Crash { message, finding: None } => {
                 let consequences = finding.consequences.iter().map(|known| &known.message);
-                let told = [&finding.message].into_iter().chain(&finding.evidence);
-                told.chain(consequences).any(|text| text.contains(message.as_str()))
+                let texts = [&finding.message].into_iter().chain(&finding.evidence);
+                texts.chain(consequences).any(|text| text.contains(message.as_str()))
             }
         }
     }

@@ -41,13 +41,13 @@ struct RowFile {
     run: Option<String>,
     script: Option<BugScript>,
     known: Option<BugConditions>,
-    release: Vec<FileRelease>,
+    release: Vec<RowFileRelease>,
 }
 
 /// A `[[release]]` entry of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FileRelease {
+struct RowFileRelease {
     #[serde(default)]
     packages: Packages,
     #[serde(default)]
@@ -151,7 +151,7 @@ fn of_engine(engine: &str, run: &str) -> Result<(Engine, Vec<String>), WrongValu
     Ok((*known, run))
 }
 
-impl FileRelease {
+impl RowFileRelease {
     fn check(self) -> Result<Release, WrongValue> {
         let expect = Expectation::parse(&self.expect, self.message, self.finding)
             .map_err(|(key, problem)| (key.to_owned(), problem.to_owned()))?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use zprobe_diagnose::rules;
-use zprobe_lab::bisect::{Seen, Signature};
+use zprobe_lab::bisect::{FindingSignature, SignatureMatch};
 use zprobe_lab::console::say;
 use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded::diagnosis;
@@ -66,7 +66,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let recorded = args.run_dir.as_deref().map(diagnosis).transpose()?;
     let signature = match &recorded {
         Some((report, _)) => {
-            Some(Signature::of(report).context("the recorded run has no finding")?)
+            Some(FindingSignature::of(report).context("the recorded run has no finding")?)
         }
         None => None,
     };
@@ -89,18 +89,20 @@ pub fn main(args: &Args) -> Result<Exit> {
     let (report, _) = record(&order, &run_id(), &out, None)?;
     let seen = match (&signature, code) {
         (Some(signature), _) => signature.seen_in(&report),
-        (None, Some(rule)) if report.findings.iter().any(|it| it.code == rule.code) => Seen::Same,
+        (None, Some(rule)) if report.findings.iter().any(|it| it.code == rule.code) => {
+            SignatureMatch::Same
+        }
         (None, code) => match report.exit() {
-            Exit::Clean => Seen::Absent,
-            Exit::Findings if code.is_some() => Seen::Absent,
-            Exit::Findings => Seen::Same,
-            _ => Seen::Unclear(got(&report)),
+            Exit::Clean => SignatureMatch::Absent,
+            Exit::Findings if code.is_some() => SignatureMatch::Absent,
+            Exit::Findings => SignatureMatch::Same,
+            _ => SignatureMatch::Unclear(got(&report)),
         },
     };
     let (exit, word) = match (&seen, args.fixed) {
-        (Seen::Unclear(_), _) => (SKIP, "skip"),
-        (Seen::Same, false) | (Seen::Absent, true) => (Exit::Findings, "bad"),
-        (Seen::Absent, false) | (Seen::Same, true) => (Exit::Clean, "good"),
+        (SignatureMatch::Unclear(_), _) => (SKIP, "skip"),
+        (SignatureMatch::Same, false) | (SignatureMatch::Absent, true) => (Exit::Findings, "bad"),
+        (SignatureMatch::Absent, false) | (SignatureMatch::Same, true) => (Exit::Clean, "good"),
     };
     say(format_args!("{word}: {}; recorded in {}", got(&report), out.display()));
     Ok(exit)

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use pep440_rs::Version;
 use zprobe_engines::TORCH;
 use zprobe_lab::console::{self, say};
-use zprobe_lab::doctor::{Check, Python, State, engines};
+use zprobe_lab::doctor::{CheckState, DoctorCheck, PythonFacts, engines};
 use zprobe_lab::limits::{Limits, examine};
 use zprobe_model::spec::{DeepSpeedFile, Engine};
 use zprobe_report::Exit;
@@ -66,11 +66,13 @@ pub fn main(args: &Args) -> Result<Exit> {
     let (machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let checks = engines(&machine, &python);
     // The checks are in the order of `Engine::CHOICES`.
-    let there: Vec<(Engine, &Check)> = Engine::CHOICES
+    let there: Vec<(Engine, &DoctorCheck)> = Engine::CHOICES
         .iter()
         .copied()
         .zip(&checks)
-        .filter(|(engine, check)| check.state == State::Ok && zprobe_engines::of(*engine).is_real())
+        .filter(|(engine, check)| {
+            check.state == CheckState::Ok && zprobe_engines::of(*engine).is_real()
+        })
         .collect();
     let Ok(python) = python else { bail!("{}", reason(&checks)) };
     ensure!(!there.is_empty(), "no engine can run with Python {chosen}: {}", reason(&checks));
@@ -126,7 +128,7 @@ fn refuse_place() -> Result<()> {
 }
 
 /// The reason why no engine can run: that of the first real engine.
-fn reason(checks: &[Check]) -> String {
+fn reason(checks: &[DoctorCheck]) -> String {
     let real = Engine::CHOICES.iter().zip(checks);
     let check = real.filter(|(engine, _)| zprobe_engines::of(**engine).is_real()).map(|it| it.1);
     check
@@ -137,7 +139,7 @@ fn reason(checks: &[Check]) -> String {
 
 /// The engines that the gate checks: those with a package of their own (installed on purpose, presumably), or else
 /// all that come with torch.
-fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
+fn gated(there: &[(Engine, &DoctorCheck)]) -> Vec<Engine> {
     let package = |engine: &Engine| {
         zprobe_engines::of(*engine).python.as_ref().is_some_and(|it| it.package.is_some())
     };
@@ -147,7 +149,7 @@ fn gated(there: &[(Engine, &Check)]) -> Vec<Engine> {
 }
 
 /// The installed packages of all engines with their release versions; a build's local suffix (`+cpu`) is cut off.
-fn packages(python: &Python) -> Result<Packages> {
+fn packages(python: &PythonFacts) -> Result<Packages> {
     let installed = zprobe_engines::packages().filter_map(|package| {
         let version = python.version(&package).value()?.clone();
         (!version.is_empty() || package == TORCH).then_some((package.module.to_owned(), version))
@@ -163,7 +165,11 @@ fn packages(python: &Python) -> Result<Packages> {
 }
 
 /// The DeepSpeed files of this project that can run here. Prints the reason for each file that cannot.
-fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> Result<Vec<Own>> {
+fn configurations(
+    there: &[(Engine, &DoctorCheck)],
+    path: &Path,
+    python: &PythonFacts,
+) -> Result<Vec<Own>> {
     let takes = |engine: &Engine| engine.traits().deepspeed_file == DeepSpeedFile::PassedOn;
     let Some(engine) = there.iter().map(|(engine, _)| *engine).find(takes) else {
         return Ok(Vec::new());

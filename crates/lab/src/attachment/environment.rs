@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::answer::output_within;
-use crate::doctor::{Attempt, Machine, Python};
+use crate::doctor::{MachineFacts, PythonAttempt, PythonFacts};
 use zprobe_engines::{self as engines, EnginePackage};
 use zprobe_redact::{Private, Redactor};
 use zprobe_report::Report;
@@ -59,8 +59,8 @@ pub struct Environment {
 impl Environment {
     /// Collects the facts about the machine, and about the interpreter if one was named.
     pub fn new(
-        machine: &Machine,
-        python: Option<&Python>,
+        machine: &MachineFacts,
+        python: Option<&PythonFacts>,
         report: &Report,
         private: &Private,
     ) -> Self {
@@ -110,7 +110,7 @@ impl Environment {
     }
 
     /// Runs `collect_env` and, if DeepSpeed is installed, `ds_report`, each for at most `limit`.
-    pub fn ask_engines(&mut self, interpreter: &Path, python: &Python, limit: Duration) {
+    pub fn ask_engines(&mut self, interpreter: &Path, python: &PythonFacts, limit: Duration) {
         self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
         if python.fact("deepspeed").value().is_some() {
             self.ds_report = Some(output(interpreter, DS_REPORT, limit));
@@ -157,23 +157,23 @@ fn named<const N: usize>(facts: [(&str, String); N]) -> [(String, String); N] {
     facts.map(|(name, value)| (name.to_owned(), value))
 }
 
-fn said(fact: &Attempt<String>) -> String {
+fn said(fact: &PythonAttempt<String>) -> String {
     match fact {
-        Attempt::Value(value) => value.clone(),
-        Attempt::Problem(problem) => format!("no ({problem})"),
+        PythonAttempt::Value(value) => value.clone(),
+        PythonAttempt::Problem(problem) => format!("no ({problem})"),
     }
 }
 
-fn said_list(fact: &Attempt<Vec<String>>) -> String {
+fn said_list(fact: &PythonAttempt<Vec<String>>) -> String {
     match fact {
-        Attempt::Value(values) if values.is_empty() => "none".to_owned(),
-        Attempt::Value(values) => values.join(", "),
-        Attempt::Problem(problem) => format!("no ({problem})"),
+        PythonAttempt::Value(values) if values.is_empty() => "none".to_owned(),
+        PythonAttempt::Value(values) => values.join(", "),
+        PythonAttempt::Problem(problem) => format!("no ({problem})"),
     }
 }
 
 /// A note if the interpreter has other versions of the packages than the ranks had; `None` if the versions agree.
-fn another(python: &Python, report: &Report) -> Option<String> {
+fn another(python: &PythonFacts, report: &Report) -> Option<String> {
     let differs = |package: &EnginePackage| {
         let then = report.run.versions.get(package.module);
         then.is_some_and(|then| python.version(package).value() != Some(then))

@@ -7,7 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::search::Mark;
+use super::answer::Commit;
+use super::search::TrialMark;
 
 /// The environment variables by which git finds a repository, for example in a hook. They are removed, because zprobe
 /// names the directory in every call.
@@ -40,30 +41,10 @@ pub struct Repository {
     name: String,
 }
 
-/// The description of a commit for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
-    /// The full hash of the commit.
-    pub id: String,
-    /// The day on which the commit was committed, for example `2026-01-18`.
-    pub date: String,
-    /// The first line of the commit's message.
-    pub title: String,
-}
-
 /// A clone in which commits are checked out.
 #[derive(Debug)]
-pub struct Clone {
+pub struct WorkingClone {
     dir: PathBuf,
-}
-
-/// The result of a search by `git bisect`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The first new commit, or all candidates for it if some commits could not be tested.
-    First(Vec<String>),
-    /// No result, because a trial ended the search.
-    Ended,
 }
 
 /// The abbreviated hash of a commit, ten characters long.
@@ -176,12 +157,12 @@ impl Repository {
     ///
     /// # Errors
     /// When the repository has no such commit.
-    pub fn described(&self, commit: &str) -> Result<Described> {
-        let said = asked(&self.dir, &["show", "--no-patch", "--format=%H%n%cs%n%s", commit])?;
-        let mut lines = said.lines().map(str::to_owned);
+    pub fn described(&self, commit: &str) -> Result<Commit> {
+        let text = asked(&self.dir, &["show", "--no-patch", "--format=%H%n%cs%n%s", commit])?;
+        let mut lines = text.lines().map(str::to_owned);
         let (id, date, title) = (lines.next(), lines.next(), lines.next());
         let (id, date) = id.zip(date).context("git did not describe the commit")?;
-        Ok(Described { id, date, title: title.unwrap_or_default() })
+        Ok(Commit::new(id, date, title.unwrap_or_default()))
     }
 
     /// The address of the remote `origin`, or the user's name for this repository if it has no such remote.
@@ -194,11 +175,11 @@ impl Repository {
     ///
     /// # Errors
     /// When git fails.
-    pub fn cloned(&self, dir: &Path) -> Result<Clone> {
+    pub fn cloned(&self, dir: &Path) -> Result<WorkingClone> {
         let mut command = git(Path::new("."));
         command.args(["clone", "--quiet", "--shared", "--no-checkout", "--"]);
         done(command.arg(&self.dir).arg(dir))?;
-        Ok(Clone::at(dir))
+        Ok(WorkingClone::at(dir))
     }
 
     fn is_shallow(&self) -> bool {
@@ -206,7 +187,7 @@ impl Repository {
     }
 }
 
-impl Clone {
+impl WorkingClone {
     /// The clone in the directory `dir`.
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -226,8 +207,9 @@ impl Clone {
         asked(&self.dir, &["clean", "--quiet", "-ffdx"]).map(drop)
     }
 
-    /// Has git search for the first new commit. `trial` tries a commit, and is given the approximate number of trials
-    /// to follow; the search ends if `trial` returns `None`.
+    /// Has `git bisect` search for the first new commit, and returns all candidates for it: more than one if some
+    /// commits could not be tested. `trial` tries a commit, and is given the approximate number of trials to follow;
+    /// if `trial` returns `None`, the search ends without a candidate.
     ///
     /// # Errors
     /// When git cannot search between the ends, or a trial fails.
@@ -235,37 +217,34 @@ impl Clone {
         &self,
         (old, new): (&str, &str),
         first_parent: bool,
-        trial: &mut dyn FnMut(&str, usize) -> Result<Option<Mark>>,
-    ) -> Result<Found> {
+        trial: &mut dyn FnMut(&str, Option<usize>) -> Result<Option<TrialMark>>,
+    ) -> Result<Vec<String>> {
         // With `--no-checkout`, only a trial touches the clone's working tree.
         let mut start =
             vec!["bisect", "start", "--no-checkout", "--term-old=old", "--term-new=new"];
         start.extend(first_parent.then_some("--first-parent"));
         start.extend([new, old]);
-        asked(&self.dir, &start)?;
+        let mut progress = asked(&self.dir, &start)?;
         loop {
-            let log = asked(&self.dir, &["bisect", "log"])?;
-            let first = first_of(&log);
+            let first = first_of(&self.log()?);
             if !first.is_empty() {
-                return Ok(Found::First(first));
+                return Ok(first);
             }
             let next = asked(&self.dir, &["rev-parse", "--verify", "BISECT_HEAD"])?;
-            let Some(mark) = trial(&next, self.steps(first_parent))? else {
-                return Ok(Found::Ended);
-            };
+            let Some(mark) = trial(&next, steps_left(&progress))? else { return Ok(Vec::new()) };
             let word = match mark {
-                Mark::Old => "old",
-                Mark::New => "new",
-                Mark::Skipped => "skip",
+                TrialMark::Old => "old",
+                TrialMark::New => "new",
+                TrialMark::Skipped => "skip",
             };
             let output = output(git(&self.dir).args(["bisect", word, &next]))?;
+            progress = String::from_utf8_lossy(&output.stdout).into_owned();
             // git exits with 2 where only skipped commits are left, and names them in the log.
             if !output.status.success() && output.status.code() != Some(2) {
-                let said = String::from_utf8_lossy(&output.stdout);
-                let why = said.lines().find(|line| !line.trim().is_empty());
+                let reason = progress.lines().find(|line| !line.trim().is_empty());
                 bail!(
                     "git bisect {word}: {}",
-                    why.map_or_else(|| complaint(&output), str::to_owned)
+                    reason.map_or_else(|| complaint(&output), str::to_owned)
                 );
             }
         }
@@ -278,23 +257,13 @@ impl Clone {
     pub fn log(&self) -> Result<String> {
         asked(&self.dir, &["bisect", "log"])
     }
+}
 
-    /// The approximate number of trials after the next one; 0 where git does not report the number.
-    fn steps(&self, first_parent: bool) -> usize {
-        let parents = first_parent.then_some("--first-parent");
-        let olds =
-            asked(&self.dir, &["for-each-ref", "--format=^%(objectname)", "refs/bisect/old-*"]);
-        let olds = olds.unwrap_or_default();
-        let words: Vec<&str> = ["rev-list", "--bisect-vars"]
-            .into_iter()
-            .chain(parents)
-            .chain(["refs/bisect/new"])
-            .chain(olds.lines())
-            .collect();
-        let said = asked(&self.dir, &words).unwrap_or_default();
-        let steps = said.lines().find_map(|line| line.strip_prefix("bisect_steps="));
-        steps.and_then(|text| text.parse().ok()).unwrap_or(0)
-    }
+/// The number of trials after the next one, from git's output `Bisecting: 3 revisions left to test after this (roughly
+/// 2 steps)`. `None` where git names no number, for example before the trial of a merge base.
+fn steps_left(progress: &str) -> Option<usize> {
+    let (_, rest) = progress.split_once("(roughly ")?;
+    rest.split(' ').next()?.parse().ok()
 }
 
 /// The commits that the log of `git bisect` names as the answer.
@@ -368,11 +337,11 @@ fn output(command: &mut Command) -> Result<Output> {
 
 /// The reason why git failed: its first error, since later errors follow from the first.
 fn complaint(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let told = lines()
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines()
         .find_map(|line| line.strip_prefix("fatal: ").or_else(|| line.strip_prefix("error: ")));
-    told.or_else(|| lines().next()).map_or_else(|| output.status.to_string(), str::to_owned)
+    first.or_else(|| lines().next()).map_or_else(|| output.status.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -23,11 +23,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use pep440_rs::Version;
 
-pub use self::answer::{Answer, Commit, CommitTrial, Commits, Trial};
+pub use self::answer::{BisectResult, Commit, CommitTrial, ReleaseTrial, SearchedCommits};
 use self::git::Repository;
 use self::judge::Judge;
-pub use self::signature::{Seen, Signature};
-use self::trials::Trials;
+pub use self::judge::TrialVerdict;
+pub use self::signature::{FindingSignature, SignatureMatch};
+use self::trials::BisectRunner;
 pub use self::words::render;
 use super::order::Order;
 use super::store;
@@ -35,36 +36,37 @@ use crate::environment::Installer;
 use zprobe_report::Schema;
 use zprobe_zoo::Packages;
 
-/// The task of a bisection: the releases or commits to search, and the run that tells good ones from bad ones.
-pub struct Question {
+/// The input of a bisection: the releases or commits to search, and the run that tells good ones from bad ones.
+pub struct BisectTask {
     /// The order of the run; each trial replaces its interpreter.
     pub order: Order,
     /// The package whose releases or commits are tried.
     pub package: String,
     /// The packages that stay the same in all trials.
-    pub beside: Packages,
+    pub fixed_packages: Packages,
     /// The end without the finding.
-    pub good: End,
+    pub good: BisectEnd,
     /// The end with the finding.
-    pub bad: End,
+    pub bad: BisectEnd,
     /// True if the search is for the first release or commit without the finding, so that the bad end is the older
     /// one.
     pub fixed: bool,
     /// The repository with the commits; `None` if only releases are searched.
-    pub git: Option<Source>,
-    /// The release over whose environment commits are installed; `None` for the nearest release before the new end.
-    pub over: Option<Version>,
+    pub git: Option<GitSource>,
+    /// The release whose environment has the requirements of the commits; `None` for the nearest release before the new
+    /// end.
+    pub base_release: Option<Version>,
     /// The finding, if it is known from an earlier run.
-    pub signature: Option<Signature>,
+    pub signature: Option<FindingSignature>,
     /// The number of releases that are tried side by side.
     pub jobs: usize,
     /// The directory for the runs; `None` for a new directory.
     pub out: Option<PathBuf>,
 }
 
-/// An end of a search.
+/// An end of the range that a bisection searches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum BisectEnd {
     /// A release: `0.18.5`.
     Release(Version),
     /// A revision: any other name that git knows a commit by.
@@ -73,14 +75,14 @@ pub enum End {
 
 /// A repository of commits, as the user named it with `--git`.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct GitSource {
     /// The directory or the address of the repository.
     pub place: String,
     /// True to follow only the first parents of merges.
     pub first_parent: bool,
 }
 
-impl From<&str> for End {
+impl From<&str> for BisectEnd {
     /// Reads a number with a dot as a release; a number without a dot may be the hash of a commit.
     fn from(text: &str) -> Self {
         let is_number =
@@ -96,44 +98,44 @@ impl From<&str> for End {
 ///
 /// # Errors
 /// When the releases or commits cannot be listed, an end contradicts its flag, or nothing can be run.
-pub fn first(question: &Question) -> Result<Answer> {
-    let Question { package, good, bad, fixed, .. } = question;
+pub fn first(task: &BisectTask) -> Result<BisectResult> {
+    let BisectTask { package, good, bad, fixed, .. } = task;
     let installer = Installer::find();
-    let out = question.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
-    let trials = Trials::new(question, installer, out)?;
+    let out = task.out.clone().map_or_else(|| store::place("bisect"), Ok)?;
+    let runner = BisectRunner::new(task, installer, out)?;
     // An unusable repository or end is reported before the first trial.
-    let repository = question
+    let repository = task
         .git
         .as_ref()
-        .map(|source| Repository::open(&source.place, || trials.cache.repository(&source.place)));
+        .map(|source| Repository::open(&source.place, || runner.cache.repository(&source.place)));
     let repository = repository.transpose()?;
     let all = match (good, bad) {
-        (End::Release(good), End::Release(bad)) => {
-            Some(releases::between(package, good, bad, &trials.installer)?)
+        (BisectEnd::Release(good), BisectEnd::Release(bad)) => {
+            Some(releases::between(package, good, bad, &runner.installer)?)
         }
         _ => None,
     };
     let mut ends = match (&repository, &all) {
-        (Some(repository), None) => Some(commits::Ends::of_revisions(repository, question)?),
+        (Some(repository), None) => Some(commits::CommitEnds::of_revisions(repository, task)?),
         _ => None,
     };
-    fs::create_dir_all(&trials.out)
-        .with_context(|| format!("cannot create {}", trials.out.display()))?;
-    let mut judge = Judge::new(question.signature.clone(), *fixed);
-    let releases = all.map(|all| releases::search(&trials, &mut judge, all)).transpose()?;
+    fs::create_dir_all(&runner.out)
+        .with_context(|| format!("cannot create {}", runner.out.display()))?;
+    let mut judge = Judge::new(task.signature.clone(), *fixed);
+    let releases = all.map(|all| releases::search(&runner, &mut judge, all)).transpose()?;
     let mut no_commits = None;
     if let (Some(repository), Some((old, new))) =
-        (&repository, releases.as_ref().and_then(releases::Found::edge))
+        (&repository, releases.as_ref().and_then(releases::SearchedReleases::edge))
     {
         // The result for the releases is kept, even if their commits cannot be searched.
-        match commits::Ends::of_releases(repository, old, new) {
+        match commits::CommitEnds::of_releases(repository, old, new) {
             Ok(found) => ends = Some(found),
             Err(error) => no_commits = Some(format!("{error:#}")),
         }
     }
-    let commits = match (&repository, ends, &question.git) {
-        (Some(repository), Some(ends), Some(Source { first_parent, .. })) => {
-            match commits::search(&trials, &mut judge, repository, &ends, *first_parent) {
+    let commits = match (&repository, ends, &task.git) {
+        (Some(repository), Some(ends), Some(GitSource { first_parent, .. })) => {
+            match commits::search(&runner, &mut judge, repository, &ends, *first_parent) {
                 Err(error) if releases.is_some() => {
                     no_commits = Some(format!("{error:#}"));
                     None
@@ -143,16 +145,16 @@ pub fn first(question: &Question) -> Result<Answer> {
         }
         _ => None,
     };
-    Ok(Answer {
+    Ok(BisectResult {
         schema: Schema::CURRENT,
         package: package.clone(),
-        beside: question.beside.to_string(),
+        fixed_packages: task.fixed_packages.to_string(),
         finding: judge.finding(),
         fixed: *fixed,
-        first: releases.as_ref().map(releases::Found::first).unwrap_or_default(),
-        releases: releases.as_ref().map_or(0, releases::Found::count),
-        trials: releases.as_ref().map(releases::Found::trials).unwrap_or_default(),
-        old_again: releases.as_ref().map(releases::Found::old_again).unwrap_or_default(),
+        first: releases.as_ref().map(releases::SearchedReleases::first).unwrap_or_default(),
+        releases: releases.as_ref().map_or(0, releases::SearchedReleases::count),
+        trials: releases.as_ref().map(releases::SearchedReleases::trials).unwrap_or_default(),
+        old_again: releases.as_ref().map(releases::SearchedReleases::old_again).unwrap_or_default(),
         commits,
         no_commits,
     })
@@ -165,10 +167,10 @@ mod tests {
     #[test]
     fn a_number_with_a_dot_is_a_release_and_all_else_a_revision() {
         for text in ["0.18.5", "2.13", "0.19.0rc1", "2.15.0.dev20260801"] {
-            assert!(matches!(End::from(text), End::Release(_)), "{text}");
+            assert!(matches!(BisectEnd::from(text), BisectEnd::Release(_)), "{text}");
         }
         for text in ["v0.18.5", "1393f75", "12345678", "123a4567", "master", "HEAD~3", "0.18.5^"] {
-            assert_eq!(End::from(text), End::Revision(text.to_owned()));
+            assert_eq!(BisectEnd::from(text), BisectEnd::Revision(text.to_owned()));
         }
     }
 }

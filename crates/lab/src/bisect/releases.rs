@@ -3,21 +3,21 @@
 use anyhow::{Context as _, Result, ensure};
 use pep440_rs::Version;
 
-use super::judge::{Judge, Verdict};
-use super::search::Search;
-use super::trials::Trials;
-use super::{Question, Trial};
+use super::judge::{Judge, TrialVerdict};
+use super::search::ReleaseSearch;
+use super::trials::BisectRunner;
+use super::{BisectTask, ReleaseTrial};
 use crate::console::say;
 use crate::environment::{Installer, releases};
 
 /// The result of the search over releases.
-pub struct Found {
+pub struct SearchedReleases {
     /// The state of the search when it ended.
-    search: Search,
+    search: ReleaseSearch,
     /// The releases of the search in ascending order, both ends included.
     all: Vec<Version>,
     /// The verdict on each release; `None` for a release that was not tried.
-    verdicts: Vec<Option<Verdict>>,
+    verdicts: Vec<Option<TrialVerdict>>,
     /// True if the user has ended the search.
     is_interrupted: bool,
 }
@@ -73,12 +73,16 @@ fn around(version: &Version, all: &[Version]) -> String {
 ///
 /// # Errors
 /// When an end contradicts its flag.
-pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Result<Found> {
-    let Question { package, jobs, fixed, .. } = trials.question;
+pub fn search(
+    runner: &BisectRunner<'_>,
+    judge: &mut Judge,
+    all: Vec<Version>,
+) -> Result<SearchedReleases> {
+    let BisectTask { package, jobs, fixed, .. } = runner.task;
     let (oldest, last) = (0, all.len() - 1);
     say(format_args!("{package} {} to {}: {} releases", all[oldest], all[last], all.len()));
-    let mut found = Found {
-        search: Search::new(all.len()),
+    let mut found = SearchedReleases {
+        search: ReleaseSearch::new(all.len()),
         verdicts: vec![None; all.len()],
         all,
         is_interrupted: false,
@@ -92,7 +96,7 @@ pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Resu
         let is_ends = next.contains(&last) && found.verdicts[last].is_none();
         let label = |at: usize, all: &[Version]| format!("{package} {}", all[at]);
         let chosen: Vec<&Version> = next.iter().map(|&at| &found.all[at]).collect();
-        let Ok(made) = trials.releases(&chosen).into_iter().collect::<Result<Vec<_>, _>>() else {
+        let Ok(made) = runner.releases(&chosen).into_iter().collect::<Result<Vec<_>, _>>() else {
             found.is_interrupted = true;
             return Ok(found);
         };
@@ -112,7 +116,7 @@ pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Resu
             let Some(verdict) = &found.verdicts[at] else { continue };
             // The estimate is shown with the last trial of the round, because it counts from the end of the round.
             let left = (place + 1 == next.len()).then_some(left);
-            trials.say(&label(at, &found.all), &verdict.in_words(), times, left);
+            runner.say(&label(at, &found.all), &verdict.in_words(), times, left);
         }
         if is_ends {
             for end in [oldest, last] {
@@ -123,7 +127,7 @@ pub fn search(trials: &Trials<'_>, judge: &mut Judge, all: Vec<Version>) -> Resu
     }
 }
 
-impl Found {
+impl SearchedReleases {
     /// The first new release, or all candidates for it; empty if the search was interrupted.
     pub fn first(&self) -> Vec<String> {
         let among = self.search.among().filter(|_| !self.is_interrupted);
@@ -142,12 +146,11 @@ impl Found {
     }
 
     /// The releases that were tried, in ascending order.
-    pub fn trials(&self) -> Vec<Trial> {
+    pub fn trials(&self) -> Vec<ReleaseTrial> {
         let tried = self.verdicts.iter().zip(&self.all);
         tried
             .filter_map(|(verdict, release)| {
-                let Verdict { shows, said } = verdict.clone()?;
-                Some(Trial { release: release.to_string(), shows, said })
+                Some(ReleaseTrial { release: release.to_string(), verdict: verdict.clone()? })
             })
             .collect()
     }

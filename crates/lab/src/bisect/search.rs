@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 /// The result of the trial of a release or commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum TrialMark {
     /// The release or commit behaves like the old end.
     Old,
     /// The release or commit behaves like the new end.
@@ -19,18 +19,18 @@ pub enum Mark {
 
 /// The state of a search: the marks of the releases that were tried.
 #[derive(Clone, Debug)]
-pub struct Search {
-    marks: Vec<Option<Mark>>,
+pub struct ReleaseSearch {
+    marks: Vec<Option<TrialMark>>,
 }
 
-impl Search {
+impl ReleaseSearch {
     /// A search among this number of releases; no release has been tried.
     pub fn new(releases: usize) -> Self {
         Self { marks: vec![None; releases] }
     }
 
     /// Notes the result of a trial.
-    pub fn mark(&mut self, release: usize, mark: Mark) {
+    pub fn mark(&mut self, release: usize, mark: TrialMark) {
         self.marks[release] = Some(mark);
     }
 
@@ -65,16 +65,16 @@ impl Search {
     /// The candidates for the first new release: the releases after the last old one, up to a new one. `None` if an
     /// end does not have the mark that it must have.
     pub fn among(&self) -> Option<RangeInclusive<usize>> {
-        let new = self.marks.iter().position(|mark| *mark == Some(Mark::New))?;
-        let old = self.marks[..new].iter().rposition(|mark| *mark == Some(Mark::Old))?;
+        let new = self.marks.iter().position(|mark| *mark == Some(TrialMark::New))?;
+        let old = self.marks[..new].iter().rposition(|mark| *mark == Some(TrialMark::Old))?;
         Some(old + 1..=new)
     }
 
     /// The releases that behave like the old end although they come after a new release.
     pub fn old_again(&self) -> Vec<usize> {
-        let new = self.marks.iter().position(|mark| *mark == Some(Mark::New));
+        let new = self.marks.iter().position(|mark| *mark == Some(TrialMark::New));
         let behind = new.unwrap_or(self.marks.len())..self.marks.len();
-        behind.filter(|&it| self.marks[it] == Some(Mark::Old)).collect()
+        behind.filter(|&it| self.marks[it] == Some(TrialMark::Old)).collect()
     }
 }
 
@@ -83,8 +83,8 @@ mod tests {
     use super::*;
 
     /// Searches among releases whose marks are `truth`; returns the answer and the number of trials.
-    fn search(truth: &[Mark], most: usize) -> (Option<RangeInclusive<usize>>, usize) {
-        let mut search = Search::new(truth.len());
+    fn search(truth: &[TrialMark], most: usize) -> (Option<RangeInclusive<usize>>, usize) {
+        let mut search = ReleaseSearch::new(truth.len());
         let mut trials = 0;
         loop {
             let next = search.next(most);
@@ -99,8 +99,8 @@ mod tests {
         }
     }
 
-    fn releases(count: usize, first_new: usize) -> Vec<Mark> {
-        (0..count).map(|at| if at < first_new { Mark::Old } else { Mark::New }).collect()
+    fn releases(count: usize, first_new: usize) -> Vec<TrialMark> {
+        (0..count).map(|at| if at < first_new { TrialMark::Old } else { TrialMark::New }).collect()
     }
 
     #[test]
@@ -122,12 +122,12 @@ mod tests {
         for count in 2..40 {
             for first_new in 1..count {
                 for most in 1..4 {
-                    let mut search = Search::new(count);
+                    let mut search = ReleaseSearch::new(count);
                     let truth = releases(count, first_new);
                     for end in search.next(most) {
                         search.mark(end, truth[end]);
                     }
-                    let (said, mut trials) = (search.left(most), 0);
+                    let (estimate, mut trials) = (search.left(most), 0);
                     loop {
                         let next = search.next(most);
                         if next.is_empty() {
@@ -136,10 +136,13 @@ mod tests {
                         trials += next.len();
                         next.into_iter().for_each(|it| search.mark(it, truth[it]));
                     }
-                    assert!(trials <= said, "{count}, {first_new}, {most}: {trials}, not {said}");
                     assert!(
-                        said <= trials + most,
-                        "{count}, {first_new}, {most}: {trials}, not {said}"
+                        trials <= estimate,
+                        "{count}, {first_new}, {most}: {trials}, not {estimate}"
+                    );
+                    assert!(
+                        estimate <= trials + most,
+                        "{count}, {first_new}, {most}: {trials}, not {estimate}"
                     );
                 }
             }
@@ -149,22 +152,26 @@ mod tests {
     #[test]
     fn what_cannot_be_tested_is_named_where_it_matters_and_only_there() {
         let mut truth = releases(12, 7);
-        truth[6] = Mark::Skipped;
-        truth[7] = Mark::Skipped;
-        truth[2] = Mark::Skipped;
+        truth[6] = TrialMark::Skipped;
+        truth[7] = TrialMark::Skipped;
+        truth[2] = TrialMark::Skipped;
         for most in 1..4 {
             assert_eq!(search(&truth, most).0, Some(6..=8));
         }
         // None of the releases between the ends can be tested.
-        let mut truth = vec![Mark::Skipped; 5];
-        truth[0] = Mark::Old;
-        truth[4] = Mark::New;
+        let mut truth = vec![TrialMark::Skipped; 5];
+        truth[0] = TrialMark::Old;
+        truth[4] = TrialMark::New;
         assert_eq!(search(&truth, 2), (Some(1..=4), 5));
     }
 
     #[test]
     fn an_end_that_is_not_what_it_has_to_be_ends_the_search() {
-        for ends in [[Mark::New, Mark::New], [Mark::Old, Mark::Old], [Mark::Skipped, Mark::New]] {
+        for ends in [
+            [TrialMark::New, TrialMark::New],
+            [TrialMark::Old, TrialMark::Old],
+            [TrialMark::Skipped, TrialMark::New],
+        ] {
             let mut truth = releases(9, 4);
             (truth[0], truth[8]) = (ends[0], ends[1]);
             let answer = search(&truth, 1);
@@ -174,8 +181,10 @@ mod tests {
 
     #[test]
     fn a_release_that_is_old_again_is_known() {
-        let mut search = Search::new(4);
-        for (at, mark) in [Mark::Old, Mark::New, Mark::Old, Mark::New].into_iter().enumerate() {
+        let mut search = ReleaseSearch::new(4);
+        for (at, mark) in
+            [TrialMark::Old, TrialMark::New, TrialMark::Old, TrialMark::New].into_iter().enumerate()
+        {
             search.mark(at, mark);
         }
         assert_eq!((search.among(), search.old_again()), (Some(1..=1), vec![2]));

@@ -6,7 +6,7 @@ use zprobe_zoo::got;
 
 /// The first finding of a report, and the weights that go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signature {
+pub struct FindingSignature {
     code: RuleCode,
     name: String,
     /// The wrong weights of the optimizer's input, in the first step that has any: an entry for each rank, with its
@@ -18,7 +18,7 @@ pub struct Signature {
 
 /// The result of comparing a report with a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum SignatureMatch {
     /// The report has the same finding with the same weights.
     Same,
     /// The gradients were read, and the report does not have the finding.
@@ -27,7 +27,7 @@ pub enum Seen {
     Unclear(String),
 }
 
-impl Signature {
+impl FindingSignature {
     /// The signature of a report's first finding; `None` if the report has no findings.
     pub fn of(report: &Report) -> Option<Self> {
         let main = report.findings.first()?;
@@ -60,17 +60,20 @@ impl Signature {
     }
 
     /// Searches for the finding in another report.
-    pub fn seen_in(&self, report: &Report) -> Seen {
+    pub fn seen_in(&self, report: &Report) -> SignatureMatch {
         if report.findings.iter().any(|finding| finding.code == self.code) {
             return if Self::of_code(report, self.code, &self.name) == *self {
-                Seen::Same
+                SignatureMatch::Same
             } else {
-                Seen::Unclear(format!("{}, but with other weights or another error", got(report)))
+                SignatureMatch::Unclear(format!(
+                    "{}, but with other weights or another error",
+                    got(report)
+                ))
             };
         }
         match report.verdict {
-            Verdict::Clean | Verdict::Findings => Seen::Absent,
-            Verdict::Crashed | Verdict::Inconclusive => Seen::Unclear(got(report)),
+            Verdict::Clean | Verdict::Findings => SignatureMatch::Absent,
+            Verdict::Crashed | Verdict::Inconclusive => SignatureMatch::Unclear(got(report)),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use pep440_rs::Version;
 
-use super::Question;
-use crate::environment::{Cache, Commit, Installer, ProvisionError};
+use super::BisectTask;
+use crate::environment::{Cache, CommitCheckout, Installer, ProvisionError};
 use crate::order::{Order, Ranks};
 use crate::queue::{NotStarted, Queue};
 use crate::worker::Worker;
@@ -18,9 +18,9 @@ use zprobe_report::Report;
 use zprobe_zoo::Packages;
 
 /// The shared state of all trials of a search: environments, installer and queue.
-pub struct Trials<'a> {
+pub struct BisectRunner<'a> {
     /// The task of the search.
-    pub question: &'a Question,
+    pub task: &'a BisectTask,
     /// The cache of environments.
     pub cache: Cache,
     /// The tool that makes environments.
@@ -34,7 +34,7 @@ pub struct Trials<'a> {
 }
 
 /// A finished trial.
-pub struct Trial {
+pub struct FinishedTrial {
     /// The report on the run, or the reason why there is no report.
     pub report: Result<Report>,
     /// The time that it took to make the environment; `None` if the environment existed already.
@@ -46,21 +46,21 @@ pub struct Trial {
 /// The phase of a trial in which its environment is made.
 const MAKING: &str = "making an environment";
 
-impl<'a> Trials<'a> {
+impl<'a> BisectRunner<'a> {
     /// Trials whose runs are recorded below `out`.
-    pub fn new(question: &'a Question, installer: Installer, out: PathBuf) -> Result<Self> {
+    pub fn new(task: &'a BisectTask, installer: Installer, out: PathBuf) -> Result<Self> {
         let (cache, queue) = (Cache::locate()?, Queue::uncounted()?);
-        Ok(Self { question, cache, installer, out, queue, phases: Mutex::default() })
+        Ok(Self { task, cache, installer, out, queue, phases: Mutex::default() })
     }
 
     /// Tries these releases, side by side.
-    pub fn releases(&self, chosen: &[&Version]) -> Vec<Result<Trial, NotStarted>> {
+    pub fn releases(&self, chosen: &[&Version]) -> Vec<Result<FinishedTrial, NotStarted>> {
         // Each round has its own workers, because their directories must be new.
         let round = chosen.first().map(ToString::to_string).unwrap_or_default();
-        let label = |version: &&Version| format!("{} {version}", self.question.package);
+        let label = |version: &&Version| format!("{} {version}", self.task.package);
         self.queue.all(
             chosen,
-            (self.question.jobs, |number| self.worker(&format!("{round}-{number}"))),
+            (self.task.jobs, |number| self.worker(&format!("{round}-{number}"))),
             |_, version| label(version),
             |worker, version| {
                 let packages = self.packages(version);
@@ -75,10 +75,10 @@ impl<'a> Trials<'a> {
     pub fn commit(
         &self,
         worker: &mut Worker,
-        commit: Commit<'_>,
+        commit: CommitCheckout<'_>,
         label: &str,
         release: &Packages,
-    ) -> Result<Trial, NotStarted> {
+    ) -> Result<FinishedTrial, NotStarted> {
         self.queue
             .job(label, || {
                 self.trial(worker, label, commit.id, |progress| {
@@ -95,10 +95,11 @@ impl<'a> Trials<'a> {
 
     /// The packages of a release's environment.
     pub fn packages(&self, release: &Version) -> Packages {
-        let Question { package, beside, .. } = self.question;
+        let BisectTask { package, fixed_packages, .. } = self.task;
         let own = [(package.clone(), release.clone())];
-        let beside = beside.iter().map(|(name, version)| (name.to_owned(), version.clone()));
-        beside.chain(own).collect()
+        let fixed_packages =
+            fixed_packages.iter().map(|(name, version)| (name.to_owned(), version.clone()));
+        fixed_packages.chain(own).collect()
     }
 
     /// Makes an environment, and a run in it that is recorded in the directory `name`.
@@ -108,7 +109,7 @@ impl<'a> Trials<'a> {
         label: &str,
         name: &str,
         provide: impl FnOnce(&mut dyn FnMut(&str)) -> Result<PathBuf, ProvisionError>,
-    ) -> Result<Trial, NotStarted> {
+    ) -> Result<FinishedTrial, NotStarted> {
         let (began, mut is_made) = (Instant::now(), false);
         let python = provide(&mut |step| {
             is_made = true;
@@ -126,12 +127,12 @@ impl<'a> Trials<'a> {
         if self.queue.is_interrupted(worker.was_stopped()) && report.is_err() {
             return Err(NotStarted::Interrupted);
         }
-        Ok(Trial { report, making, running: began.elapsed() })
+        Ok(FinishedTrial { report, making, running: began.elapsed() })
     }
 
     fn report(&self, worker: &mut Worker, python: &Path, out: &Path) -> Result<Report> {
         let ranks = Ranks::Warm(python.to_owned());
-        worker.report(Order { ranks, ..self.question.order.clone() }, out)
+        worker.report(Order { ranks, ..self.task.order.clone() }, out)
     }
 
     /// Shows the phase of a trial and its current step on a terminal, next to the phases of the other trials. A log
@@ -172,7 +173,7 @@ impl<'a> Trials<'a> {
     }
 }
 
-impl Trial {
+impl FinishedTrial {
     /// A trial in which no run was made.
     pub fn without_run(reason: anyhow::Error) -> Self {
         Self { report: Err(reason), making: None, running: Duration::ZERO }
@@ -199,11 +200,11 @@ fn brief(error: &ProvisionError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Failure;
+    use crate::environment::ToolFailure;
 
     #[test]
     fn the_reason_for_no_environment_is_the_last_thing_that_the_tool_said() {
-        let failure = Failure {
+        let failure = ToolFailure {
             packages: "deepspeed 1393f75dca8c".to_owned(),
             step: "importing deepspeed".to_owned(),
             status: "exit status: 1".to_owned(),

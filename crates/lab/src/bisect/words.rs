@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use regex::Regex;
 
-use super::answer::{Answer, Commit, Commits};
-use super::judge::in_words;
+use super::answer::{BisectResult, Commit, SearchedCommits};
+use super::judge::TrialVerdict;
 use crate::table::to_json;
 use zprobe_report::Form;
 use zprobe_report::Verdict;
@@ -22,7 +22,7 @@ static GITHUB: LazyLock<Option<Regex>> =
 ///
 /// # Errors
 /// When JSON cannot be written, which does not happen with an answer.
-pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
+pub fn render(answer: &BisectResult, command: &str, form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(answer);
     }
@@ -34,13 +34,13 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
         text += &commit_headline(answer, commits);
     }
     text += "\n";
-    let releases = answer.trials.iter().map(|it| (it.release.clone(), it.shows, &it.said));
+    let releases = answer.trials.iter().map(|it| (it.release.clone(), &it.verdict));
     table(&mut text, releases.collect());
     if let Some(commits) = &answer.commits {
         if !answer.trials.is_empty() {
             text += "\n";
         }
-        let trials = commits.trials.iter().map(|it| (it.commit.name(), it.shows, &it.said));
+        let trials = commits.trials.iter().map(|it| (it.commit.name(), &it.verdict));
         table(&mut text, trials.collect());
     }
     if !answer.old_again.is_empty() {
@@ -50,10 +50,10 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
             answer.old_again.join(", ")
         );
     }
-    if let Some(said) = hiding(answer) {
+    if let Some(other) = hiding(answer) {
         let _ = writeln!(
             text,
-            "\nnote: {} has {said}, which may hide {}",
+            "\nnote: {} has {other}, which may hide {}",
             answer.first[0], answer.finding
         );
     }
@@ -65,17 +65,18 @@ pub fn render(answer: &Answer, command: &str, form: Form) -> Result<String> {
 }
 
 /// The other finding of the first release without the searched finding; `None` if that release is clean.
-fn hiding(answer: &Answer) -> Option<&str> {
+fn hiding(answer: &BisectResult) -> Option<&str> {
     let [only] = answer.first.as_slice() else { return None };
     let first = answer.trials.iter().find(|trial| trial.release == *only)?;
-    (answer.fixed && first.said != Verdict::Clean.to_string()).then_some(first.said.as_str())
+    let outcome = &first.verdict.outcome;
+    (answer.fixed && *outcome != Verdict::Clean.to_string()).then_some(outcome)
 }
 
 /// Appends a table of the trials, one line each. A long crash message is cut; JSON has the full message.
-fn table(text: &mut String, trials: Vec<(String, Option<bool>, &String)>) {
+fn table(text: &mut String, trials: Vec<(String, &TrialVerdict)>) {
     let width = trials.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-    for (name, shows, said) in trials {
-        let _ = writeln!(text, "{}", cut(format!("  {name:width$}  {}", in_words(shows, said))));
+    for (name, verdict) in trials {
+        let _ = writeln!(text, "{}", cut(format!("  {name:width$}  {}", verdict.in_words())));
     }
 }
 
@@ -88,7 +89,7 @@ fn cut(line: String) -> String {
 }
 
 /// A line with the number of trials, and with the packages that all trials had in common.
-fn tried(answer: &Answer) -> String {
+fn tried(answer: &BisectResult) -> String {
     let of = |trials: usize, all: usize, noun: &str| format!("{trials} of {}", amount(all, noun));
     let releases =
         (answer.releases > 0).then(|| of(answer.trials.len(), answer.releases, "release"));
@@ -98,19 +99,19 @@ fn tried(answer: &Answer) -> String {
         .as_ref()
         .map(|commits| of(commits.trials.len(), commits.count + 1, "commit"));
     let parts: Vec<String> = releases.into_iter().chain(commits).collect();
-    let beside = match answer.beside.as_str() {
+    let fixed_packages = match answer.fixed_packages.as_str() {
         "" => String::new(),
-        beside => format!(" with {beside}"),
+        packages => format!(" with {packages}"),
     };
     let over = answer.commits.as_ref().map(|commits| {
         format!("; commits with the requirements of {} {}", answer.package, commits.release)
     });
-    format!("tried {}{beside}{}", parts.join(" and "), over.unwrap_or_default())
+    format!("tried {}{fixed_packages}{}", parts.join(" and "), over.unwrap_or_default())
 }
 
 /// The result for the releases, in one sentence.
-fn headline(answer: &Answer) -> String {
-    let Answer { package, finding, .. } = answer;
+fn headline(answer: &BisectResult) -> String {
+    let BisectResult { package, finding, .. } = answer;
     let what = what(answer);
     match answer.first.as_slice() {
         [] => format!("interrupted before the first release {what} {finding} was known"),
@@ -124,8 +125,8 @@ fn headline(answer: &Answer) -> String {
 }
 
 /// The result for the commits, with the details of the first commit or of all candidates.
-fn commit_headline(answer: &Answer, commits: &Commits) -> String {
-    let Answer { package, finding, .. } = answer;
+fn commit_headline(answer: &BisectResult, commits: &SearchedCommits) -> String {
+    let BisectResult { package, finding, .. } = answer;
     let what = what(answer);
     // If releases were searched, their sentence has named the finding already.
     let (of, finding) = if answer.releases > 0 {
@@ -153,7 +154,7 @@ fn commit_headline(answer: &Answer, commits: &Commits) -> String {
     }
 }
 
-fn what(answer: &Answer) -> &'static str {
+fn what(answer: &BisectResult) -> &'static str {
     if answer.fixed { "without" } else { "with" }
 }
 
@@ -174,28 +175,27 @@ fn about(commit: &Commit, repository: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer::{CommitTrial, Trial};
+    use super::super::answer::{CommitTrial, ReleaseTrial};
     use super::*;
     use zprobe_report::Schema;
 
-    fn trial(release: &str, shows: Option<bool>, said: &str) -> Trial {
-        Trial { release: release.to_owned(), shows, said: said.to_owned() }
+    fn verdict(shows: Option<bool>, outcome: &str) -> TrialVerdict {
+        TrialVerdict { shows, outcome: outcome.to_owned() }
     }
 
-    fn commit(id: &str, title: &str, pull_request: Option<u64>) -> Commit {
-        Commit {
-            id: id.repeat(4),
-            date: "2026-01-18".to_owned(),
-            title: title.to_owned(),
-            pull_request,
-        }
+    fn trial(release: &str, shows: Option<bool>, outcome: &str) -> ReleaseTrial {
+        ReleaseTrial { release: release.to_owned(), verdict: verdict(shows, outcome) }
     }
 
-    fn answer() -> Answer {
-        Answer {
+    fn commit(id: &str, title: &str) -> Commit {
+        Commit::new(id.repeat(4), "2026-01-18".to_owned(), title.to_owned())
+    }
+
+    fn answer() -> BisectResult {
+        BisectResult {
             schema: Schema::CURRENT,
             package: "deepspeed".to_owned(),
-            beside: "torch 2.11.0".to_owned(),
+            fixed_packages: "torch 2.11.0".to_owned(),
             finding: "ZP101 boundary-leak".to_owned(),
             fixed: false,
             first: vec!["0.18.5".to_owned()],
@@ -227,15 +227,15 @@ mod tests {
 
     #[test]
     fn another_finding_in_the_first_release_without_the_one_that_is_looked_for_is_a_note() {
-        let mut answer = Answer { fixed: true, ..answer() };
+        let mut answer = BisectResult { fixed: true, ..answer() };
         let note = "note: 0.18.5 has ZP105 wrongly-scaled, which may hide ZP101 boundary-leak\n";
-        for (fixed, said, expected) in [
+        for (fixed, outcome, expected) in [
             (true, "ZP105 wrongly-scaled", true),
             (true, "clean", false),
             (false, "ZP105 wrongly-scaled", false),
         ] {
             answer.fixed = fixed;
-            answer.trials[1] = trial("0.18.5", Some(!fixed), said);
+            answer.trials[1] = trial("0.18.5", Some(!fixed), outcome);
             let text = render(&answer, COMMAND, Form::Full).unwrap();
             assert_eq!(text.contains(note), expected, "{text}");
         }
@@ -244,14 +244,13 @@ mod tests {
     #[test]
     fn a_commit_stands_behind_its_release_with_its_title_and_its_pull_request() {
         let mut answer = answer();
-        let first = commit("1393f75dc2", "Choose the right optimizer (#7788)", Some(7788));
-        let tried = |commit: &Commit, shows, said: &str| CommitTrial {
+        let first = commit("1393f75dc2", "Choose the right optimizer (#7788)");
+        let tried = |commit: &Commit, shows, outcome: &str| CommitTrial {
             commit: commit.clone(),
-            shows,
-            said: said.to_owned(),
+            verdict: verdict(shows, outcome),
         };
-        let broken = commit("b35d9eb01a", "Move files", None);
-        answer.commits = Some(Commits {
+        let broken = commit("b35d9eb01a", "Move files");
+        answer.commits = Some(SearchedCommits {
             repository: "git@github.com:deepspeedai/DeepSpeed.git".to_owned(),
             release: "0.18.5".to_owned(),
             first: vec![first.clone()],

@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::select::Task;
-use crate::doctor::{self, Check, State, native};
+use super::select::PlannedCase;
+use crate::doctor::{self, CheckState, DoctorCheck, native};
 use crate::limits::{CANNOT_RUN, Limits, PATIENCE, examine, machine};
 use zprobe_engines as engines;
 use zprobe_model::spec::Engine;
 
 /// The engines and settings that cannot run on this machine.
-pub struct Absent {
+pub struct UnavailableEngines {
     /// The engines that cannot run at all, each with the reason and advice.
     pub engines: BTreeMap<Engine, String>,
     limits: Limits,
     python: PathBuf,
 }
 
-impl Absent {
+impl UnavailableEngines {
     /// Asks the machine, and the interpreter if one of the tasks needs a real engine. The interpreter's answer takes
     /// as long as the imports do.
-    pub fn look(tasks: &[Task<'_>], python: &Path) -> Self {
+    pub fn look(tasks: &[PlannedCase<'_>], python: &Path) -> Self {
         let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
         let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
             (vec![native(&machine(Some(python)))], Limits::default())
@@ -32,7 +32,7 @@ impl Absent {
     }
 
     /// The reason why a task cannot be run here; `None` if it can.
-    pub fn reason(&self, task: &Task<'_>) -> Option<String> {
+    pub fn reason(&self, task: &PlannedCase<'_>) -> Option<String> {
         let engine = self.engines.get(&task.engine).cloned();
         let limit = || self.limits.refusal(&task.spec, &self.python);
         engine.or_else(|| Some(format!("{CANNOT_RUN}: {}", limit()?)))
@@ -40,11 +40,11 @@ impl Absent {
 }
 
 /// The engines of `wanted` whose check failed, each with the reason.
-fn missing(wanted: &BTreeSet<Engine>, checks: Vec<Check>) -> BTreeMap<Engine, String> {
+fn missing(wanted: &BTreeSet<Engine>, checks: Vec<DoctorCheck>) -> BTreeMap<Engine, String> {
     // Checks are in the order of `Engine::CHOICES`, which begins with the native engine.
     let checks = Engine::CHOICES.iter().zip(checks);
     let missing =
-        checks.filter(|(engine, check)| wanted.contains(engine) && check.state != State::Ok);
+        checks.filter(|(engine, check)| wanted.contains(engine) && check.state != CheckState::Ok);
     missing
         .map(|(engine, check)| {
             let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();

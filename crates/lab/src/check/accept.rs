@@ -19,15 +19,15 @@ const HEAD: &str = "\
 ";
 
 /// The accepted findings of a suite: the entries of the baseline, and the entries that the user asked to add.
-pub struct Accepted {
+pub struct AcceptedFindings {
     baseline: Option<Baseline>,
     today: Date,
-    writing: Option<Writing>,
+    writing: Option<NewBaselineEntries>,
 }
 
 /// The entries to write for the findings of a suite, as `--write-baseline` asks for.
 #[derive(Clone, Debug)]
-pub struct Writing {
+pub struct NewBaselineEntries {
     /// The baseline that the entries are added to.
     pub file: PathBuf,
     /// The reason why the findings are accepted.
@@ -36,7 +36,7 @@ pub struct Writing {
     pub expires: String,
 }
 
-impl Writing {
+impl NewBaselineEntries {
     /// The baseline entries that accept the findings of these cases, as text and in parsed form.
     fn of(&self, cases: &[Case]) -> Result<(String, Baseline)> {
         let text = baseline::entries(cases, self.reason.trim(), &self.expires);
@@ -45,10 +45,10 @@ impl Writing {
     }
 }
 
-impl Accepted {
+impl AcceptedFindings {
     /// Reads the baseline, by default the one in the working directory. Entries that could not be written are refused
     /// before any run.
-    pub fn read(baseline: Option<&Path>, writing: Option<Writing>) -> Result<Self> {
+    pub fn read(baseline: Option<&Path>, writing: Option<NewBaselineEntries>) -> Result<Self> {
         let today = today()?;
         let baseline = match baseline {
             // The file that is about to be written need not exist yet.
@@ -60,7 +60,7 @@ impl Accepted {
                 say(format_args!("note: the findings that {} lists are accepted", baseline::FILE));
             }),
         };
-        if let Some(Writing { file, reason, expires }) = &writing {
+        if let Some(NewBaselineEntries { file, reason, expires }) = &writing {
             match day(expires) {
                 None => bail!("--expires {expires}: is not a date; write a day like 2026-12-31"),
                 Some(day) => ensure!(day >= today, "--expires {expires}: that day is over"),
@@ -86,7 +86,7 @@ impl Accepted {
     }
 
     /// The case as the report will show it, after the entries that the user asked for are written.
-    pub fn in_the_end(&self, case: &Case) -> Case {
+    pub fn as_reported(&self, case: &Case) -> Case {
         let mut case = case.clone();
         if let Some(writing) = &self.writing
             && let Ok((_, written)) = writing.of(std::slice::from_ref(&case))

@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use self::absent::Absent;
-use self::accept::Accepted;
-use self::select::Task;
+use self::absent::UnavailableEngines;
+use self::accept::AcceptedFindings;
+use self::select::PlannedCase;
 use super::{secrets, store};
 use crate::console::say_recorded;
 use zprobe_diagnose::rules;
@@ -28,13 +28,13 @@ use zprobe_model::spec::Engine;
 use zprobe_report::suite::{Case, Status, Suite};
 
 /// A suite to check, with its options.
-pub struct Check<'a> {
+pub struct SuiteCheck<'a> {
     /// The engines that the user has named, which must therefore be able to run.
     pub named: &'a [Engine],
     /// The interpreter that has the real engines.
     pub python: &'a Path,
     /// The findings that are accepted.
-    pub accepted: &'a Accepted,
+    pub accepted: &'a AcceptedFindings,
     /// True if nothing is started after the first bad case.
     pub fail_fast: bool,
     /// The number of pools that run side by side.
@@ -47,11 +47,11 @@ pub struct Check<'a> {
     pub configuration: String,
 }
 
-impl Check<'_> {
+impl SuiteCheck<'_> {
     /// Runs all cases that can run on this machine.
-    pub fn suite(self, tasks: &[Task<'_>]) -> Result<Suite> {
+    pub fn suite(self, tasks: &[PlannedCase<'_>]) -> Result<Suite> {
         let start = Instant::now();
-        let absent = Absent::look(tasks, self.python);
+        let absent = UnavailableEngines::look(tasks, self.python);
         self.refuse_missing(&absent.engines)?;
         let out = self.out.clone().map_or_else(|| store::place("check"), Ok)?;
         let claim = Claim::new(&out)?;

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::Check;
-use super::absent::Absent;
-use super::select::Task;
+use super::SuiteCheck;
+use super::absent::UnavailableEngines;
+use super::select::PlannedCase;
 use crate::console::Verbosity;
 use crate::limits::CANNOT_RUN;
 use crate::order::{Order, Ranks};
@@ -22,9 +22,9 @@ use zprobe_report::{Finding, Report};
 
 /// Runs all cases that can run on this machine, and notes for all others why they were not run.
 pub fn all(
-    tasks: &[Task<'_>],
-    absent: &Absent,
-    check: &Check<'_>,
+    tasks: &[PlannedCase<'_>],
+    absent: &UnavailableEngines,
+    check: &SuiteCheck<'_>,
     out: &Path,
 ) -> Result<Vec<Case>> {
     let scratch = Scratch::new(&store::place("pools")?)?;
@@ -34,7 +34,7 @@ pub fn all(
         if case.status.is_bad() {
             queue.fail();
         }
-        if let Some(words) = words(&check.accepted.in_the_end(&case)) {
+        if let Some(words) = words(&check.accepted.as_reported(&case)) {
             queue.say(words);
         }
         case
@@ -91,7 +91,7 @@ fn words(case: &Case) -> Option<String> {
 }
 
 /// Runs a case. A failure to run is the outcome of the case, and not an error.
-fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
+fn run(task: &PlannedCase<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
     let ranks = match &task.ranks {
@@ -114,7 +114,7 @@ fn run(task: &Task<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case 
     case
 }
 
-fn judged(task: &Task<'_>, report: &Report) -> Case {
+fn judged(task: &PlannedCase<'_>, report: &Report) -> Case {
     let judgement = task.chosen.probe.expect.judge(report);
     let versions = report.run.versions.clone();
     // A case that cannot run on this machine says nothing about the engine.
@@ -137,12 +137,12 @@ fn judged(task: &Task<'_>, report: &Report) -> Case {
     Case { got, findings: findings(report), versions, ..blank(task, status) }
 }
 
-fn not_started(task: &Task<'_>, status: Status, reason: &str) -> Case {
+fn not_started(task: &PlannedCase<'_>, status: Status, reason: &str) -> Case {
     let case = blank(task, status);
     Case { got: "no run".to_owned(), reason: Some(reason.to_owned()), ..case }
 }
 
-fn blank(task: &Task<'_>, status: Status) -> Case {
+fn blank(task: &PlannedCase<'_>, status: Status) -> Case {
     let probe = &task.chosen.probe;
     Case {
         probe: probe.name.clone(),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
 use super::probe::{Probe, registry};
-use crate::order::{Ranks, Read};
+use crate::order::{ParseOrder, Ranks};
 use crate::table::to_json;
 use zprobe_engines as engines;
 use zprobe_model::document::{Document, nearest};
@@ -19,7 +19,7 @@ use zprobe_report::Form;
 pub type ReadSettings<'a> = dyn Fn(&Probe, &Path) -> Result<Vec<String>> + 'a;
 
 /// A probe, its file, and its arguments for a run.
-pub struct Chosen {
+pub struct ChosenProbe {
     /// The probe that was chosen.
     pub probe: Probe,
     /// The path of the probe's file from the working directory; `None` for probes that are part of zprobe.
@@ -28,7 +28,7 @@ pub struct Chosen {
     pub arguments: Vec<String>,
 }
 
-impl Chosen {
+impl ChosenProbe {
     /// The arguments of `zprobe run` for the probe on an engine.
     fn arguments_on(&self, engine: Engine) -> Vec<String> {
         let engine = ["--engine".to_owned(), engine.to_string()];
@@ -36,10 +36,10 @@ impl Chosen {
     }
 }
 
-/// A case: a probe on one engine.
-pub struct Task<'a> {
+/// A case that is going to be run: a probe on one engine.
+pub struct PlannedCase<'a> {
     /// The probe of the case.
-    pub chosen: &'a Chosen,
+    pub chosen: &'a ChosenProbe,
     /// The engine of the case.
     pub engine: Engine,
     /// The settings of the run.
@@ -50,7 +50,7 @@ pub struct Task<'a> {
     pub command: String,
 }
 
-impl Task<'_> {
+impl PlannedCase<'_> {
     /// The name of the case, by engine and probe: `deepspeed/stage1-bf16`.
     pub fn id(&self) -> String {
         format!("{}/{}", self.engine, self.chosen.probe.name)
@@ -58,14 +58,14 @@ impl Task<'_> {
 }
 
 /// The probes that the names stand for; without names, the standard suite.
-pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chosen>> {
+pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<ChosenProbe>> {
     let chosen = |probe, file| chosen(probe, file, settings);
     let standard = registry::probes()?;
     if names.is_empty() {
         return standard.into_iter().map(|probe| chosen(probe, None)).collect();
     }
     let dir = std::env::current_dir().context("cannot find the working directory")?;
-    let mut all: BTreeMap<String, Chosen> = BTreeMap::new();
+    let mut all: BTreeMap<String, ChosenProbe> = BTreeMap::new();
     for name in names {
         let found = match files(name)? {
             Some(files) => {
@@ -79,7 +79,7 @@ pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chose
         };
         for it in found {
             let known = all.get(&it.probe.name).filter(|known| known.file != it.file);
-            if let Some(Chosen { file, .. }) = known {
+            if let Some(ChosenProbe { file, .. }) = known {
                 let name = &it.probe.name;
                 let place = |file: &Option<String>| match file {
                     Some(file) => file.clone(),
@@ -146,19 +146,19 @@ fn one(name: &str, standard: &[Probe]) -> Result<Probe> {
     }
 }
 
-fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Result<Chosen> {
+fn chosen(probe: Probe, file: Option<String>, settings: &ReadSettings<'_>) -> Result<ChosenProbe> {
     let base = file.as_deref().and_then(|file| Path::new(file).parent());
     let arguments = settings(&probe, base.unwrap_or(Path::new("")))?;
-    Ok(Chosen { probe, file, arguments })
+    Ok(ChosenProbe { probe, file, arguments })
 }
 
-/// The user's choice among the cases of probes.
-pub struct Choice<'a> {
-    /// The engines whose cases are chosen; empty for all engines.
+/// The flags of `zprobe check` that choose cases.
+pub struct CaseSelection<'a> {
+    /// The chosen engines; empty for all engines.
     pub engines: &'a [Engine],
-    /// Texts that must all occur in the name, the description or the arguments of a chosen case.
+    /// Chooses only cases whose name, description or arguments contain all of these texts.
     pub filter: &'a [String],
-    /// The arguments that set after how much silence a rank counts as hung.
+    /// The arguments for `--timeout`: after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
     /// The interpreter that the commands of cases name.
     pub python: Option<&'a Path>,
@@ -166,10 +166,10 @@ pub struct Choice<'a> {
 
 /// The chosen cases of these probes, engine by engine.
 pub fn tasks<'a>(
-    probes: &'a [Chosen],
-    choice: &Choice<'_>,
-    read: &Read<'_>,
-) -> Result<Vec<Task<'a>>> {
+    probes: &'a [ChosenProbe],
+    choice: &CaseSelection<'_>,
+    read: &ParseOrder<'_>,
+) -> Result<Vec<PlannedCase<'a>>> {
     let mut pairs = Vec::new();
     for &engine in Engine::CHOICES {
         if !choice.engines.is_empty() && !choice.engines.contains(&engine) {
@@ -191,11 +191,11 @@ pub fn tasks<'a>(
 
 /// The case of a probe on an engine, if `zprobe run` accepts its settings.
 fn task<'a>(
-    chosen: &'a Chosen,
+    chosen: &'a ChosenProbe,
     engine: Engine,
-    choice: &Choice<'_>,
-    read: &Read<'_>,
-) -> Result<Task<'a>> {
+    choice: &CaseSelection<'_>,
+    read: &ParseOrder<'_>,
+) -> Result<PlannedCase<'a>> {
     let mut arguments = chosen.arguments_on(engine);
     let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
     words.extend(arguments.iter().cloned());
@@ -208,11 +208,11 @@ fn task<'a>(
     arguments.extend(choice.timeout.iter().cloned());
     let file = &chosen.probe.document.file;
     let order = read(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
-    Ok(Task { chosen, engine, spec: order.spec, ranks: order.ranks, command })
+    Ok(PlannedCase { chosen, engine, spec: order.spec, ranks: order.ranks, command })
 }
 
 /// True if a probe on an engine passes all filters.
-fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
+fn wanted(chosen: &ChosenProbe, engine: Engine, filter: &[String]) -> bool {
     let probe = &chosen.probe;
     let arguments = chosen.arguments_on(engine).join(" ");
     let words = [format!("{engine}/{}", probe.name), probe.description.clone(), arguments];
@@ -223,7 +223,7 @@ fn wanted(chosen: &Chosen, engine: Engine, filter: &[String]) -> bool {
 ///
 /// # Errors
 /// When the JSON cannot be written, which does not happen.
-pub fn list(tasks: &[Task<'_>], form: Form) -> Result<String> {
+pub fn list(tasks: &[PlannedCase<'_>], form: Form) -> Result<String> {
     if form == Form::Json {
         let rows = tasks.iter().map(|task| {
             let probe = &task.chosen.probe;

@@ -29,17 +29,17 @@ pub struct Comparison {
     /// The verdicts on the two runs.
     pub verdicts: Pair<Verdict>,
     /// The codes of the findings of both runs.
-    pub findings: Findings,
+    pub findings: ComparedFindings,
     /// The settings that differ, named as in the specification.
-    pub settings: Vec<Difference>,
+    pub settings: Vec<SettingDifference>,
     /// The packages whose versions differ.
-    pub versions: Vec<Difference>,
+    pub versions: Vec<SettingDifference>,
     /// The contribution weights that differ; empty where the runs do not have the same gradients.
-    pub weights: Vec<Weights>,
+    pub weights: Vec<ComparedWeights>,
     /// True if the weights were compared, because both runs have the same gradients.
     pub weights_compared: bool,
     /// The loss and the gradient norm of each step, and the gap between the parameters after the step.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ComparedStep>,
     /// The gaps between norms of buffers, by point of the gradient's journey; empty where the runs do not split their
     /// batches alike.
     pub norms: Vec<NormGap>,
@@ -56,7 +56,7 @@ pub struct Pair<T> {
 
 /// The codes of the findings of two runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Findings {
+pub struct ComparedFindings {
     /// The codes that both runs have.
     pub both: Vec<String>,
     /// The codes that only the first run has.
@@ -67,7 +67,7 @@ pub struct Findings {
 
 /// A setting or a version that differs; the value is `None` for a run that does not have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Difference {
+pub struct SettingDifference {
     /// The name of the setting or of the package.
     pub name: String,
     /// The value in the first run.
@@ -78,7 +78,7 @@ pub struct Difference {
 
 /// The contribution weights of a buffer that differ between the runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Weights {
+pub struct ComparedWeights {
     /// The point of the gradient's journey.
     pub point: Point,
     /// The optimizer step, from 0.
@@ -98,7 +98,7 @@ pub struct Weights {
 
 /// The numbers of a step that both runs have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Step {
+pub struct ComparedStep {
     /// The optimizer step, from 0.
     pub step: usize,
     /// The mean loss of the step.
@@ -126,7 +126,8 @@ impl Comparison {
         let same_split = one.run.spec.micro_batch_size == two.run.spec.micro_batch_size;
         let norms = if comparable && same_split { norm_gaps(one, two) } else { Vec::new() };
         let must_be_equal = settings.is_empty() && versions.is_empty();
-        let equal = steps.iter().all(Step::is_equal) && norms.iter().all(|gap| gap.differing == 0);
+        let equal =
+            steps.iter().all(ComparedStep::is_equal) && norms.iter().all(|gap| gap.differing == 0);
         Self {
             schema: Schema::CURRENT,
             names: Pair { a: a.name.clone(), b: b.name.clone() },
@@ -163,7 +164,7 @@ impl Comparison {
     }
 }
 
-impl Step {
+impl ComparedStep {
     /// True if no number of the step differs.
     fn is_equal(&self) -> bool {
         self.loss.a == self.loss.b
@@ -184,12 +185,12 @@ impl Step {
     }
 }
 
-fn findings(a: &Report, b: &Report) -> Findings {
+fn findings(a: &Report, b: &Report) -> ComparedFindings {
     let codes = |report: &Report| -> BTreeSet<String> {
         report.findings.iter().map(|finding| finding.code.to_string()).collect()
     };
     let (a, b) = (codes(a), codes(b));
-    Findings {
+    ComparedFindings {
         both: a.intersection(&b).cloned().collect(),
         only_a: a.difference(&b).cloned().collect(),
         only_b: b.difference(&a).cloned().collect(),
@@ -197,7 +198,7 @@ fn findings(a: &Report, b: &Report) -> Findings {
 }
 
 /// The settings that differ. The time limit is left out, because it does not change the run itself.
-fn settings(a: &Report, b: &Report) -> Vec<Difference> {
+fn settings(a: &Report, b: &Report) -> Vec<SettingDifference> {
     let flat = |report: &Report| {
         let mut all = BTreeMap::new();
         flatten("", &serde_json::to_value(&report.run.spec).unwrap_or_default(), &mut all);
@@ -222,30 +223,33 @@ fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, St
     }
 }
 
-fn differences(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<Difference> {
+fn differences(
+    a: &BTreeMap<String, String>,
+    b: &BTreeMap<String, String>,
+) -> Vec<SettingDifference> {
     let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let difference = |name: &String| Difference {
+    let difference = |name: &String| SettingDifference {
         name: name.clone(),
         a: a.get(name).cloned(),
         b: b.get(name).cloned(),
     };
-    let differs = |it: &Difference| it.a != it.b;
+    let differs = |it: &SettingDifference| it.a != it.b;
     names.into_iter().map(difference).filter(differs).collect()
 }
 
 /// The key of a contribution entry: step, microbatch, point, rank and parameters.
-type Place = (usize, Option<usize>, Point, usize, Option<Vec<String>>);
+type WeightsKey = (usize, Option<usize>, Point, usize, Option<Vec<String>>);
 
-fn place(entry: &Contribution) -> Place {
+fn place(entry: &Contribution) -> WeightsKey {
     (entry.step, entry.microbatch, entry.point, entry.rank, entry.params.clone())
 }
 
-fn weights(a: &Report, b: &Report) -> Vec<Weights> {
-    let by_place = |report: &Report| -> BTreeMap<Place, Contribution> {
+fn weights(a: &Report, b: &Report) -> Vec<ComparedWeights> {
+    let by_place = |report: &Report| -> BTreeMap<WeightsKey, Contribution> {
         report.contributions.iter().map(|entry| (place(entry), entry.clone())).collect()
     };
     let (a, b) = (by_place(a), by_place(b));
-    let mut places: Vec<&Place> =
+    let mut places: Vec<&WeightsKey> =
         a.keys().chain(b.keys()).collect::<BTreeSet<_>>().into_iter().collect();
     // Entries without a microbatch come after those with one.
     places.sort_by_key(|(step, microbatch, ..)| (*step, microbatch.unwrap_or(usize::MAX)));
@@ -261,7 +265,7 @@ fn weights(a: &Report, b: &Report) -> Vec<Weights> {
         .map(|(place, a, b)| {
             let (step, microbatch, point, rank, params) = place.clone();
             let weights = |entry: Option<&Contribution>| entry.map(|entry| entry.weights.clone());
-            Weights { point, step, microbatch, rank, params, a: weights(a), b: weights(b) }
+            ComparedWeights { point, step, microbatch, rank, params, a: weights(a), b: weights(b) }
         })
         .collect()
 }
@@ -276,7 +280,7 @@ fn apart(a: &Contribution, b: &Contribution) -> bool {
     ours.len() != theirs.len() || ours.iter().zip(&theirs).any(|(a, b)| (a - b).abs() > bound)
 }
 
-impl Weights {
+impl ComparedWeights {
     /// The weights of both runs as text.
     pub fn words(&self) -> Pair<String> {
         let words = |weights: &Option<Vec<Vec<f64>>>| {
@@ -286,7 +290,7 @@ impl Weights {
     }
 }
 
-fn steps(a: &Side, b: &Side) -> Vec<Step> {
+fn steps(a: &Side, b: &Side) -> Vec<ComparedStep> {
     let gaps = parameter_gaps(a.trace.as_ref(), b.trace.as_ref());
     let (ours, theirs) = (&a.report.steps, &b.report.steps);
     let both_say = ours
@@ -296,7 +300,7 @@ fn steps(a: &Side, b: &Side) -> Vec<Step> {
     let norm = |step: &zprobe_report::Step| {
         if both_say { step.gradient_norm.or(step.input_norm) } else { step.input_norm }
     };
-    let pair = |(a, b): (&zprobe_report::Step, &zprobe_report::Step)| Step {
+    let pair = |(a, b): (&zprobe_report::Step, &zprobe_report::Step)| ComparedStep {
         step: a.step,
         loss: Pair { a: a.loss, b: b.loss },
         gradient_norm: Pair { a: norm(a), b: norm(b) },

@@ -5,6 +5,8 @@ mod gaps;
 pub mod render;
 mod side;
 
-pub use self::comparison::{Comparison, Difference, Findings, Pair, Step, Weights};
+pub use self::comparison::{
+    ComparedFindings, ComparedStep, ComparedWeights, Comparison, Pair, SettingDifference,
+};
 pub use self::gaps::{Gap, NormGap};
 pub use self::side::{Side, made};

@@ -8,7 +8,7 @@
 mod links;
 mod progress;
 mod ranks;
-mod standing;
+mod states;
 mod verbosity;
 
 use std::fmt::Display;
@@ -18,7 +18,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use self::links::Stream;
-pub use self::progress::Line;
+pub use self::progress::ProgressLine;
 pub use self::ranks::RankProgress;
 pub use self::verbosity::Verbosity;
 use zprobe_model::visible;
@@ -53,10 +53,10 @@ pub fn colour(chosen: Colour) {
 /// The width of text on standard output, in columns: the number in `COLUMNS`, or the width of the terminal. At most
 /// [`WIDTH`], which reads well, and at least 40, which tables need.
 pub fn columns() -> usize {
-    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let variable = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal =
         || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-    said.or_else(terminal).unwrap_or(WIDTH).clamp(40, WIDTH)
+    variable.or_else(terminal).unwrap_or(WIDTH).clamp(40, WIDTH)
 }
 
 /// The width of the terminal on standard output, in columns; `None` if standard output is not a terminal, because a
@@ -95,7 +95,7 @@ fn written(mut stdout: impl Write, text: &str) -> Result<()> {
 }
 
 /// Writes to standard error. A failure to write is ignored, because it could not be reported.
-fn said(text: &str) {
+fn write_stderr(text: &str) {
     let mut stderr = anstream::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
@@ -103,20 +103,20 @@ fn said(text: &str) {
 /// Writes a message that is neither data nor an error to standard error; with `--quiet`, writes nothing.
 pub fn say(text: impl Display) {
     if !Verbosity::get().quiet {
-        said(&format!("{}\n", visible::terminal(&visible::text(&text.to_string()))));
+        write_stderr(&format!("{}\n", visible::terminal(&visible::text(&text.to_string()))));
     }
 }
 
 /// Writes a message to a terminal to which another program writes, too. An unfinished line of that program, such as a
 /// progress bar, is cleared, and the program draws it again.
 fn say_between(text: &str) {
-    said(&format!("\r\x1b[Kzprobe: {}\n", visible::terminal(&visible::text(text))));
+    write_stderr(&format!("\r\x1b[Kzprobe: {}\n", visible::terminal(&visible::text(text))));
 }
 
 /// Writes to standard error in which directory a run is recorded; with `--quiet`, writes nothing.
 pub fn say_recorded(dir: &Path) {
     if !Verbosity::get().quiet {
-        said(&format!("recorded in {}\n", links::directory(dir, Stream::Stderr)));
+        write_stderr(&format!("recorded in {}\n", links::directory(dir, Stream::Stderr)));
     }
 }
 
@@ -125,7 +125,7 @@ pub fn error(text: &str) {
     let style = anstyle::AnsiColor::Red.on_default().bold();
     let text = format!("error: {}", visible::text(text));
     let text = visible::terminal(&text).replacen("error:", &format!("{style}error:{style:#}"), 1);
-    said(&format!("{text}\n"));
+    write_stderr(&format!("{text}\n"));
 }
 
 /// Shows clap's help, or clap's error about a command line. Returns true if help was requested and shown.
@@ -133,7 +133,7 @@ pub fn usage(error: &clap::Error) -> bool {
     let text = error.render().ansi().to_string();
     let text = visible::terminal(&text);
     if error.use_stderr() {
-        said(&text);
+        write_stderr(&text);
         return false;
     }
     print(&text).is_ok()

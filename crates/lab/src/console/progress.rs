@@ -58,9 +58,9 @@ pub(super) fn message(line: &ProgressBar, text: &str) {
 
 /// A progress line on a terminal, which is cleared when this value is dropped.
 #[derive(Debug)]
-pub struct Line(ProgressBar);
+pub struct ProgressLine(ProgressBar);
 
-impl Line {
+impl ProgressLine {
     /// A line that counts up to this number of parts.
     pub fn counter(parts: usize) -> Self {
         Self::new(parts, "{spinner} {since} [{pos}/{len}] {wide_msg}")
@@ -124,7 +124,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

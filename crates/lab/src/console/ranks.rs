@@ -11,7 +11,7 @@ use std::time::Instant;
 use indicatif::{MultiProgress, ProgressBar};
 
 use super::progress::{line, lines, message, tick, turn};
-use super::standing::Standing;
+use super::states::RankStates;
 use super::{Verbosity, say, say_between};
 use zprobe_model::run_dir;
 use zprobe_model::spec::RunSpec;
@@ -22,18 +22,22 @@ const RANKS_SHOWN: usize = 8;
 
 /// The progress display for the ranks of one run.
 pub struct RankProgress {
-    standing: Standing,
-    shown: Shown,
+    states: RankStates,
+    shown: ProgressDisplay,
     began: Instant,
 }
 
-/// The ways in which the progress of ranks is shown.
-enum Shown {
+/// The way in which the progress of ranks is shown.
+enum ProgressDisplay {
+    /// A line for each milestone, in a log.
     Lines,
-    /// Lines for milestones, on a terminal to which the user's script writes, too.
+    /// Progress as one line per milestone, for a terminal that the user's script also writes to.
     Between,
-    Everything(Vec<Log>),
-    Live(Live),
+    /// All actions and logs of the ranks as lines (`--verbose`).
+    Everything(Vec<RankLog>),
+    /// A line for the run and one for each rank, on a terminal.
+    Live(LiveLines),
+    /// No progress (`--quiet`).
     Nothing,
 }
 
@@ -43,15 +47,17 @@ impl RankProgress {
         let lines = lines();
         let flags = Verbosity::get();
         let shown = if flags.quiet {
-            Shown::Nothing
+            ProgressDisplay::Nothing
         } else if flags.verbose {
-            Shown::Everything((0..spec.world_size).map(|rank| Log::new(run_dir, rank)).collect())
+            ProgressDisplay::Everything(
+                (0..spec.world_size).map(|rank| RankLog::new(run_dir, rank)).collect(),
+            )
         } else if lines.is_hidden() {
-            Shown::Lines
+            ProgressDisplay::Lines
         } else {
-            Shown::Live(Live::new(lines, spec))
+            ProgressDisplay::Live(LiveLines::new(lines, spec))
         };
-        Self { standing: Standing::new(spec), shown, began: Instant::now() }
+        Self { states: RankStates::new(spec), shown, began: Instant::now() }
     }
 
     /// Starts the display for a user's script, which writes to the same terminal and whose ranks are not known yet.
@@ -59,25 +65,25 @@ impl RankProgress {
     pub fn of_script(spec: &RunSpec) -> Self {
         let flags = Verbosity::get();
         let shown = if flags.verbose {
-            Shown::Everything(Vec::new())
+            ProgressDisplay::Everything(Vec::new())
         } else if flags.quiet || lines().is_hidden() {
-            Shown::Nothing
+            ProgressDisplay::Nothing
         } else {
-            Shown::Between
+            ProgressDisplay::Between
         };
-        Self { standing: Standing::new(spec), shown, began: Instant::now() }
+        Self { states: RankStates::new(spec), shown, began: Instant::now() }
     }
 
     /// Updates the display with a new record.
     pub fn see(&mut self, record: &Record) {
         let took = self.began.elapsed().as_secs_f64();
-        let milestone = self.standing.see(record).map(|line| format!("{line} ({took:.1} s)"));
+        let milestone = self.states.see(record).map(|line| format!("{line} ({took:.1} s)"));
         match &mut self.shown {
-            Shown::Nothing => {}
-            Shown::Lines => milestone.into_iter().for_each(say),
-            Shown::Between => milestone.iter().for_each(|line| say_between(line)),
-            Shown::Everything(logs) => {
-                logs.iter_mut().for_each(Log::follow);
+            ProgressDisplay::Nothing => {}
+            ProgressDisplay::Lines => milestone.into_iter().for_each(say),
+            ProgressDisplay::Between => milestone.iter().for_each(|line| say_between(line)),
+            ProgressDisplay::Everything(logs) => {
+                logs.iter_mut().for_each(RankLog::follow);
                 let moves = matches!(
                     record.event,
                     Event::RankReady { .. }
@@ -86,11 +92,11 @@ impl RankProgress {
                         | Event::Finished
                 );
                 if let Some(rank) = record.rank.filter(|_| moves) {
-                    say(format_args!("rank {rank}: {}", self.standing.words(rank)));
+                    say(format_args!("rank {rank}: {}", self.states.words(rank)));
                 }
                 milestone.into_iter().for_each(say);
             }
-            Shown::Live(live) => live.show(&self.standing, record.rank),
+            ProgressDisplay::Live(live) => live.show(&self.states, record.rank),
         }
     }
 }
@@ -98,15 +104,15 @@ impl RankProgress {
 impl Drop for RankProgress {
     fn drop(&mut self) {
         match &mut self.shown {
-            Shown::Live(live) => live.clear(),
-            Shown::Everything(logs) => logs.iter_mut().for_each(Log::follow),
-            Shown::Lines | Shown::Between | Shown::Nothing => {}
+            ProgressDisplay::Live(live) => live.clear(),
+            ProgressDisplay::Everything(logs) => logs.iter_mut().for_each(RankLog::follow),
+            ProgressDisplay::Lines | ProgressDisplay::Between | ProgressDisplay::Nothing => {}
         }
     }
 }
 
 /// The live lines on a terminal: one for the run, and those of the ranks.
-struct Live {
+struct LiveLines {
     lines: MultiProgress,
     head: ProgressBar,
     /// The lines of the ranks with their texts: one line for each rank, or one line for all ranks.
@@ -114,7 +120,7 @@ struct Live {
     world_size: usize,
 }
 
-impl Live {
+impl LiveLines {
     fn new(lines: MultiProgress, spec: &RunSpec) -> Self {
         let backwards = spec.steps * spec.gradient_accumulation_steps;
         let head = line(&lines, backwards, "{spinner} {since} [{bar:20}] {pos}/{len} {wide_msg}");
@@ -125,27 +131,27 @@ impl Live {
         let rank = |_| (line(&lines, 0, "  {since} {wide_msg}"), String::new());
         let ranks = (0..shown).map(rank).collect();
         let mut live = Self { ranks, lines, head, world_size };
-        live.show(&Standing::new(spec), None);
+        live.show(&RankStates::new(spec), None);
         live
     }
 
-    /// Shows the standing after a record of `rank`, or of no particular rank.
-    fn show(&mut self, standing: &Standing, rank: Option<usize>) {
-        self.head.set_position(standing.done());
-        message(&self.head, &standing.headline());
+    /// Shows the states after a record of `rank`; after a record of no rank, shows the states of all ranks.
+    fn show(&mut self, states: &RankStates, rank: Option<usize>) {
+        self.head.set_position(states.done());
+        message(&self.head, &states.headline());
         if self.world_size > RANKS_SHOWN {
-            let text = format!("{} ranks: {}", self.world_size, standing.summary());
-            self.tell(0, text);
+            let text = format!("{} ranks: {}", self.world_size, states.summary());
+            self.set_line(0, text);
             return;
         }
         let shown = rank.map_or(0..self.ranks.len(), |rank| rank..rank + 1);
         for rank in shown {
-            self.tell(rank, format!("rank {rank}  {}", standing.words(rank)));
+            self.set_line(rank, format!("rank {rank}  {}", states.words(rank)));
         }
     }
 
     /// Shows a text in the line of a rank. The seconds in the line restart when the text changes.
-    fn tell(&mut self, index: usize, text: String) {
+    fn set_line(&mut self, index: usize, text: String) {
         let Some((line, shown)) = self.ranks.get_mut(index) else { return };
         if *shown != text {
             message(line, &text);
@@ -164,7 +170,7 @@ impl Live {
 }
 
 /// The log with the standard error of a rank, which the launcher writes to a file.
-struct Log {
+struct RankLog {
     rank: usize,
     path: std::path::PathBuf,
     file: Option<BufReader<File>>,
@@ -172,7 +178,7 @@ struct Log {
     line: Vec<u8>,
 }
 
-impl Log {
+impl RankLog {
     fn new(dir: &Path, rank: usize) -> Self {
         let path = dir.join(format!("rank-{rank}.stderr.log"));
         Self { rank, path, file: None, line: Vec::new() }

@@ -1,32 +1,33 @@
 //! The check of the job that this process is part of, as its launcher describes the job.
 
-use super::{Check, State};
+use super::{CheckState, DoctorCheck};
 use zprobe_launch::job::{Job, JobRendezvous, UnclearRank};
 
 const SUBJECT: &str = "job";
 
 /// The check of the launcher that started this process, if one did, and of the endpoint where the processes meet.
 pub fn job(
-    told: &Result<Option<Job>, UnclearRank>,
+    described: &Result<Option<Job>, UnclearRank>,
     meeting: Option<Result<JobRendezvous, UnclearRank>>,
-) -> Check {
+) -> DoctorCheck {
     let broken = |what: String| {
-        Check::not(
+        DoctorCheck::not(
             SUBJECT,
-            State::Broken,
+            CheckState::Broken,
             what,
             "`zprobe run` refuses to start like this: correct the variables, or unset those of an earlier job",
         )
     };
-    match (told, meeting) {
+    match (described, meeting) {
         (Err(unclear), _) => broken(unclear.to_string()),
         (Ok(Some(job)), Some(Err(unclear))) => broken(format!("{job}; {unclear}")),
         (Ok(Some(job)), Some(Ok(meeting))) => {
-            Check::ok(SUBJECT, format!("{job}; its processes meet at {}", meeting.endpoint))
+            DoctorCheck::ok(SUBJECT, format!("{job}; its processes meet at {}", meeting.endpoint))
         }
-        (Ok(_), _) => {
-            Check::ok(SUBJECT, "this process is the only one: no launcher has set its variables")
-        }
+        (Ok(_), _) => DoctorCheck::ok(
+            SUBJECT,
+            "this process is the only one: no launcher has set its variables",
+        ),
     }
 }
 

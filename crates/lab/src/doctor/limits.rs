@@ -1,18 +1,18 @@
 //! Limits of installed engines: runs that cannot be made on the CPU ranks of this machine.
 
 use super::python::NOT_TRIED;
-use super::{Attempt, Check, Python, State};
+use super::{CheckState, DoctorCheck, PythonAttempt, PythonFacts};
 use zprobe_engines::{self as engines, DtypeLimit, EnginePackage, ReleaseFeatures};
 use zprobe_model::spec::{Device, RunSpec};
 
 /// The checks of the engines' limits, such as fp16 on CPU ranks. A limit that the interpreter was not asked about has
 /// no check.
-pub fn limits(python: &Python) -> Vec<Check> {
+pub fn limits(python: &PythonFacts) -> Vec<DoctorCheck> {
     let limits = engines::real().filter_map(|(_, engine)| limit(engine));
     limits.filter_map(|(package, limit)| check(python, package, limit)).collect()
 }
 
-/// The names of the facts in [`Python::about_engines`] that decide whether a run can be made; empty where neither a
+/// The names of the facts in [`PythonFacts::about_engines`] that decide whether a run can be made; empty where neither a
 /// limit nor a feature concerns the run.
 pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
     let of_dtype = concerning(spec)
@@ -28,10 +28,10 @@ pub fn questions(spec: &RunSpec) -> Vec<&'static str> {
 }
 
 /// The reason why a run cannot be made here, with advice; `None` where no obstacle is known.
-pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
+pub fn refusal(python: &PythonFacts, spec: &RunSpec) -> Option<String> {
     let of_dtype = || {
         let (package, limit) = concerning(spec)?;
-        let check = check(python, package, limit).filter(|check| check.state != State::Ok)?;
+        let check = check(python, package, limit).filter(|check| check.state != CheckState::Ok)?;
         let advice = check.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
         Some(format!("{}{advice}", check.detail))
     };
@@ -39,7 +39,7 @@ pub fn refusal(python: &Python, spec: &RunSpec) -> Option<String> {
 }
 
 /// The message about the first feature that a run needs and the installed engine does not have.
-fn lacking(python: &Python, spec: &RunSpec) -> Option<String> {
+fn lacking(python: &PythonFacts, spec: &RunSpec) -> Option<String> {
     let (package, features) = features(spec)?;
     let has = python.fact(features.fact).value()?.as_array()?;
     let needed = (features.needed)(spec);
@@ -72,20 +72,25 @@ fn limit(engine: &'static engines::PythonSource) -> Option<(EnginePackage, &'sta
 
 /// The check that tells whether an engine accepts a dtype on CPU ranks; `None` where the engine could not be asked,
 /// so that only a run can tell.
-fn check(python: &Python, package: EnginePackage, limit: &DtypeLimit) -> Option<Check> {
+fn check(python: &PythonFacts, package: EnginePackage, limit: &DtypeLimit) -> Option<DoctorCheck> {
     let (title, DtypeLimit { subject, dtype, .. }) = (package.title, limit);
     let takes = python.fact(limit.taken).value()?.as_bool()?;
     let version = python.version(&package);
     let release = version.value().map_or_else(String::new, |it| format!(" {it}"));
     if takes {
-        return Some(Check::ok(subject, format!("{title}{release} supports it on CPU ranks")));
+        return Some(DoctorCheck::ok(
+            subject,
+            format!("{title}{release} supports it on CPU ranks"),
+        ));
     }
     let refuses = format!("{title}{release} refuses {dtype} on the CPU ranks of this machine");
     let (detail, advice) = match python.fact(limit.on_cpu) {
-        Attempt::Value(on_cpu) if on_cpu.as_bool() == Some(true) => (refuses, limit.other_release),
-        Attempt::Value(_) => (format!("{refuses}: {}", limit.without_cpu), limit.other_cpu),
-        Attempt::Problem(problem) if problem == NOT_TRIED => (refuses, limit.other_cpu),
-        Attempt::Problem(problem) => (format!("{refuses} ({problem})"), limit.other_cpu),
+        PythonAttempt::Value(on_cpu) if on_cpu.as_bool() == Some(true) => {
+            (refuses, limit.other_release)
+        }
+        PythonAttempt::Value(_) => (format!("{refuses}: {}", limit.without_cpu), limit.other_cpu),
+        PythonAttempt::Problem(problem) if problem == NOT_TRIED => (refuses, limit.other_cpu),
+        PythonAttempt::Problem(problem) => (format!("{refuses} ({problem})"), limit.other_cpu),
     };
-    Some(Check::not(subject, State::Missing, detail, advice))
+    Some(DoctorCheck::not(subject, CheckState::Missing, detail, advice))
 }

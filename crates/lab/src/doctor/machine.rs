@@ -24,7 +24,7 @@ const NVIDIA_SMI_LIMIT: Duration = Duration::from_secs(20);
 
 /// Facts about the machine; a fact is `None` where the system does not report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineFacts {
     /// The name and version of the operating system, as people read them.
     pub system: Option<String>,
     /// The release of the kernel, as `uname -r` prints it.
@@ -52,7 +52,7 @@ pub struct Machine {
     pub cuda: Option<Gpus>,
 }
 
-impl Machine {
+impl MachineFacts {
     /// Collects the facts about this machine; `native` is the native engine's rank program.
     pub fn look(native: Result<PathBuf, String>) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! The doctor: checks that tell which engines this machine and a Python can run, with advice.
 //!
-//! [`Python::ask`] and [`Machine::look`] collect facts; [`engines()`] and [`surroundings()`] turn the facts into
+//! [`PythonFacts::ask`] and [`MachineFacts::look`] collect facts; [`engines()`] and [`surroundings()`] turn the facts into
 //! checks with advice, as pure functions.
 
 mod checks;
@@ -14,10 +14,10 @@ mod surroundings;
 #[cfg(test)]
 mod tests;
 
-pub use checks::{Check, State};
+pub use checks::{CheckState, DoctorCheck};
 pub use engines::{engines, native};
 pub use job::job;
 pub use limits::{limits, questions, refusal};
-pub use machine::Machine;
-pub use python::{Attempt, NoAnswer, Python, absent, found};
+pub use machine::MachineFacts;
+pub use python::{InterpreterError, PythonAttempt, PythonFacts, absent, found};
 pub use surroundings::surroundings;

@@ -26,35 +26,35 @@ const TAIL_LINES: usize = 5;
 
 /// The facts about a Python interpreter and its packages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Python {
+pub struct PythonFacts {
     /// The path of the interpreter.
     pub executable: String,
     /// The version of the interpreter, for example `3.11.7`.
     pub version: String,
     /// The version of torch.
-    pub torch: Attempt<String>,
+    pub torch: PythonAttempt<String>,
     /// The backends that `torch.distributed` offers, for example `gloo`.
     #[serde(default)]
-    pub backends: Attempt<Vec<String>>,
+    pub backends: PythonAttempt<Vec<String>>,
     /// The names of the GPUs that torch can use.
     #[serde(default)]
-    pub gpus: Attempt<Vec<String>>,
+    pub gpus: PythonAttempt<Vec<String>>,
     /// The CUDA or ROCm version that torch was built for; the text `none` for a build with neither.
     #[serde(default)]
-    pub cuda: Attempt<String>,
+    pub cuda: PythonAttempt<String>,
     /// The version of NCCL that comes with torch.
     #[serde(default)]
-    pub nccl: Attempt<String>,
+    pub nccl: PythonAttempt<String>,
     /// The facts about the engines, by the name of the fact. A fact with the name of an engine is the engine's
     /// version, or true if a step of the engine works.
     #[serde(flatten)]
-    pub about_engines: BTreeMap<String, Attempt<Value>>,
+    pub about_engines: BTreeMap<String, PythonAttempt<Value>>,
 }
 
 /// The outcome of something that was tried in Python: a value or an exception.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Attempt<T> {
+pub enum PythonAttempt<T> {
     /// The value that the attempt gave.
     Value(T),
     /// The exception that ended the attempt, in Python's words.
@@ -62,13 +62,13 @@ pub enum Attempt<T> {
 }
 
 /// The outcome of an attempt that was not made because torch is missing.
-impl<T> Default for Attempt<T> {
+impl<T> Default for PythonAttempt<T> {
     fn default() -> Self {
         Self::Problem(NOT_TRIED.to_owned())
     }
 }
 
-impl<T> Attempt<T> {
+impl<T> PythonAttempt<T> {
     /// The value of the attempt; `None` if the attempt failed.
     pub fn value(&self) -> Option<&T> {
         match self {
@@ -80,7 +80,7 @@ impl<T> Attempt<T> {
 
 /// The reason why an interpreter gave no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum NoAnswer {
+pub enum InterpreterError {
     /// The interpreter does not start.
     #[error("cannot start {python}: {cause}")]
     Start {
@@ -109,12 +109,12 @@ pub enum NoAnswer {
     },
 }
 
-impl Python {
+impl PythonFacts {
     /// Asks an interpreter, and waits for its answer for at most `limit`.
     ///
     /// # Errors
     /// When the interpreter does not start, dies in an import, or hangs.
-    pub fn ask(python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
+    pub fn ask(python: &Path, limit: Duration) -> Result<Self, InterpreterError> {
         Self::ask_about(&[], python, limit)
     }
 
@@ -122,31 +122,35 @@ impl Python {
     /// takes time. Without names, asks for all facts.
     ///
     /// # Errors
-    /// The errors of [`Python::ask`].
-    pub fn ask_about(facts: &[&str], python: &Path, limit: Duration) -> Result<Self, NoAnswer> {
+    /// The errors of [`PythonFacts::ask`].
+    pub fn ask_about(
+        facts: &[&str],
+        python: &Path,
+        limit: Duration,
+    ) -> Result<Self, InterpreterError> {
         let trials: Vec<&str> = engines::real().filter_map(|(_, python)| python.trial).collect();
         answer(python, &SCRIPT.replace(TRIALS, &trials.join("\n\n")), facts, limit)
     }
 
     /// The fact about engines with the given name; a fact that is not there counts as not tried.
-    pub fn fact(&self, name: &str) -> Attempt<&Value> {
+    pub fn fact(&self, name: &str) -> PythonAttempt<&Value> {
         match self.about_engines.get(name) {
-            Some(Attempt::Value(value)) => Attempt::Value(value),
-            Some(Attempt::Problem(problem)) => Attempt::Problem(problem.clone()),
-            None => Attempt::default(),
+            Some(PythonAttempt::Value(value)) => PythonAttempt::Value(value),
+            Some(PythonAttempt::Problem(problem)) => PythonAttempt::Problem(problem.clone()),
+            None => PythonAttempt::default(),
         }
     }
 
     /// The version of a package, if the interpreter was asked for it.
-    pub fn version(&self, package: &EnginePackage) -> Attempt<String> {
+    pub fn version(&self, package: &EnginePackage) -> PythonAttempt<String> {
         if *package == TORCH {
             return self.torch.clone();
         }
         match self.fact(package.module) {
-            Attempt::Value(version) => {
-                Attempt::Value(version.as_str().unwrap_or_default().to_owned())
+            PythonAttempt::Value(version) => {
+                PythonAttempt::Value(version.as_str().unwrap_or_default().to_owned())
             }
-            Attempt::Problem(problem) => Attempt::Problem(problem),
+            PythonAttempt::Problem(problem) => PythonAttempt::Problem(problem),
         }
     }
 }
@@ -155,7 +159,11 @@ impl Python {
 ///
 /// # Errors
 /// The errors of [`found`].
-pub fn absent(python: &Path, modules: &[&str], limit: Duration) -> Result<Vec<String>, NoAnswer> {
+pub fn absent(
+    python: &Path,
+    modules: &[&str],
+    limit: Duration,
+) -> Result<Vec<String>, InterpreterError> {
     let found = found(python, modules, limit)?;
     let is_absent = |name: &&&str| found.get(**name).is_some_and(Option::is_none);
     Ok(modules.iter().filter(is_absent).map(|name| (*name).to_owned()).collect())
@@ -170,7 +178,7 @@ pub fn found(
     python: &Path,
     modules: &[&str],
     limit: Duration,
-) -> Result<BTreeMap<String, Option<PathBuf>>, NoAnswer> {
+) -> Result<BTreeMap<String, Option<PathBuf>>, InterpreterError> {
     // Ranks do not import from the working directory, so the search leaves it out.
     let script = "import sys\n\
                   sys.path[:] = [path for path in sys.path if path]\n\
@@ -187,18 +195,18 @@ fn answer<T: DeserializeOwned>(
     script: &str,
     arguments: &[&str],
     limit: Duration,
-) -> Result<T, NoAnswer> {
+) -> Result<T, InterpreterError> {
     let name = || python.display().to_string();
-    let start = |cause| NoAnswer::Start { python: name(), cause };
+    let start = |cause| InterpreterError::Start { python: name(), cause };
     let mut command = crate::python::command(python);
     command.args(["-c", script]).args(arguments).env("OMP_NUM_THREADS", "1");
     let output = output_within(&mut command, limit)
         .map_err(start)?
-        .ok_or_else(|| NoAnswer::Late { python: name(), seconds: limit.as_secs() })?;
+        .ok_or_else(|| InterpreterError::Late { python: name(), seconds: limit.as_secs() })?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let text = String::from_utf8_lossy(&output.stderr);
         let lines: Vec<&str> = text.lines().collect();
-        NoAnswer::Nothing {
+        InterpreterError::Nothing {
             python: name(),
             status: output.status.to_string(),
             words: lines[lines.len().saturating_sub(TAIL_LINES)..].join(" / "),

@@ -2,7 +2,7 @@
 
 use super::checks::{INSTALL_TORCH, no_answer};
 use super::cuda::cuda;
-use super::{Attempt, Check, Machine, NoAnswer, Python, State};
+use super::{CheckState, DoctorCheck, InterpreterError, MachineFacts, PythonAttempt, PythonFacts};
 use zprobe_model::spec::DEFAULT_WORLD_SIZE;
 
 /// Number of bytes in a mebibyte.
@@ -19,7 +19,10 @@ const OPEN_FILES: u64 = 256;
 const SHARED_MEMORY: u64 = 128 * MIB;
 
 /// The checks of the interpreter and of the machine's resources.
-pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec<Check> {
+pub fn surroundings(
+    machine: &MachineFacts,
+    python: &Result<PythonFacts, InterpreterError>,
+) -> Vec<DoctorCheck> {
     let mut checks = match python {
         Ok(python) => interpreter(python),
         Err(error) => vec![no_answer("python", error)],
@@ -27,10 +30,10 @@ pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec
     checks.push(driver(machine, python.as_ref().ok()));
     checks.extend(cuda(machine));
     checks.push(match machine.cores {
-        Some(cores) if cores >= DEFAULT_WORLD_SIZE => Check::ok("cores", cores.to_string()),
-        Some(cores) => Check::not(
+        Some(cores) if cores >= DEFAULT_WORLD_SIZE => DoctorCheck::ok("cores", cores.to_string()),
+        Some(cores) => DoctorCheck::not(
             "cores",
-            State::Broken,
+            CheckState::Broken,
             format!("{cores} for {DEFAULT_WORLD_SIZE} ranks"),
             "runs will be slow; raise --timeout if ranks are reported as hung",
         ),
@@ -58,10 +61,10 @@ pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec
         "start the container with --shm-size=1g or --ipc=host, or NCCL fails",
     ));
     checks.push(match &machine.uv {
-        Some(path) => Check::ok("uv", path.display().to_string()),
-        None => Check::not(
+        Some(path) => DoctorCheck::ok("uv", path.display().to_string()),
+        None => DoctorCheck::not(
             "uv",
-            State::Missing,
+            CheckState::Missing,
             "not on PATH; `zprobe zoo` makes environments with venv and pip instead",
             "`pip install uv`: uv is faster, and fetches interpreters",
         ),
@@ -69,48 +72,51 @@ pub fn surroundings(machine: &Machine, python: &Result<Python, NoAnswer>) -> Vec
     checks
 }
 
-fn interpreter(python: &Python) -> Vec<Check> {
+fn interpreter(python: &PythonFacts) -> Vec<DoctorCheck> {
     vec![
-        Check::ok("python", format!("{} {}", python.version, python.executable)),
-        Check::tried("torch", &python.torch, String::clone, INSTALL_TORCH),
+        DoctorCheck::ok("python", format!("{} {}", python.version, python.executable)),
+        DoctorCheck::tried("torch", &python.torch, String::clone, INSTALL_TORCH),
         match &python.backends {
-            Attempt::Value(backends) if backends.is_empty() => Check::not(
+            PythonAttempt::Value(backends) if backends.is_empty() => DoctorCheck::not(
                 "backends",
-                State::Missing,
+                CheckState::Missing,
                 "torch was built without torch.distributed",
                 "install a torch that has it, for example a wheel for Linux from PyPI",
             ),
-            backends => {
-                Check::tried("backends", backends, |backends| backends.join(", "), INSTALL_TORCH)
-            }
+            backends => DoctorCheck::tried(
+                "backends",
+                backends,
+                |backends| backends.join(", "),
+                INSTALL_TORCH,
+            ),
         },
     ]
 }
 
 /// The check of the GPUs, as the driver and torch see them.
-fn driver(machine: &Machine, python: Option<&Python>) -> Check {
+fn driver(machine: &MachineFacts, python: Option<&PythonFacts>) -> DoctorCheck {
     const SUBJECT: &str = "gpus";
     let usable = python.and_then(|python| python.gpus.value()).map(Vec::len);
     match &machine.driver {
-        Err(problem) => Check::not(
+        Err(problem) => DoctorCheck::not(
             SUBJECT,
-            State::Broken,
+            CheckState::Broken,
             problem.as_str(),
             "the driver is installed but does not answer; ranks can run on the CPU",
         ),
-        Ok(names) if names.is_empty() => Check::not(
+        Ok(names) if names.is_empty() => DoctorCheck::not(
             SUBJECT,
-            State::Missing,
+            CheckState::Missing,
             "nvidia-smi is not on PATH, or lists no GPU",
             "ranks run on the CPU; nothing to do unless you expect a GPU here",
         ),
-        Ok(names) if usable.is_some_and(|usable| usable < names.len()) => Check::not(
+        Ok(names) if usable.is_some_and(|usable| usable < names.len()) => DoctorCheck::not(
             SUBJECT,
-            State::Broken,
+            CheckState::Broken,
             format!("torch cannot use all of these GPUs: {}", names.join(", ")),
             "install a torch whose CUDA version fits the driver, and check CUDA_VISIBLE_DEVICES",
         ),
-        Ok(names) => Check::ok(SUBJECT, names.join(", ")),
+        Ok(names) => DoctorCheck::ok(SUBJECT, names.join(", ")),
     }
 }
 
@@ -121,13 +127,13 @@ fn enough(
     need: u64,
     text: impl Fn(u64) -> String,
     advice: &'static str,
-) -> Check {
+) -> DoctorCheck {
     match have {
         None => unknown(subject),
-        Some(have) if have >= need => Check::ok(subject, text(have)),
+        Some(have) if have >= need => DoctorCheck::ok(subject, text(have)),
         Some(have) => {
             let detail = format!("{}, less than {}", text(have), text(need));
-            Check::not(subject, State::Broken, detail, advice)
+            DoctorCheck::not(subject, CheckState::Broken, detail, advice)
         }
     }
 }
@@ -142,10 +148,10 @@ fn size(bytes: u64) -> String {
     }
 }
 
-fn unknown(subject: &'static str) -> Check {
-    Check::not(
+fn unknown(subject: &'static str) -> DoctorCheck {
+    DoctorCheck::not(
         subject,
-        State::Missing,
+        CheckState::Missing,
         "the system does not report it",
         "nothing to do if runs work",
     )

@@ -3,8 +3,8 @@
 use super::*;
 use zprobe_model::spec::{Dtype, Engine, Gpus, SpecRequest};
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> MachineFacts {
+    MachineFacts {
         system: Some("Debian GNU/Linux 12".to_owned()),
         kernel: Some("6.1.0".to_owned()),
         container: false,
@@ -25,14 +25,14 @@ fn machine() -> Machine {
     }
 }
 
-fn python(json: &str) -> Result<Python, NoAnswer> {
+fn python(json: &str) -> Result<PythonFacts, InterpreterError> {
     let common = r#""executable": "/bin/python", "version": "3.11.7""#;
     Ok(serde_json::from_str(&format!("{{{common}, {json}}}")).unwrap())
 }
 
-fn text(machine: &Machine, python: &Result<Python, NoAnswer>) -> String {
+fn text(machine: &MachineFacts, python: &Result<PythonFacts, InterpreterError>) -> String {
     let checks = engines(machine, python).into_iter().chain(surroundings(machine, python));
-    let line = |check: Check| {
+    let line = |check: DoctorCheck| {
         let advice = check.advice.map(|text| format!(" -> {text}")).unwrap_or_default();
         format!("{:7} {}: {}{advice}\n", check.state, check.subject, check.detail)
     };
@@ -47,9 +47,11 @@ fn where_all_is_well_there_is_nothing_to_do() {
            "deepspeed": {"value": "0.19.8"}"#,
     );
     let checks = [engines(&machine(), &python), surroundings(&machine(), &python)].concat();
-    let troubled: Vec<&Check> =
-        checks.iter().filter(|check| check.state != State::Ok || check.advice.is_some()).collect();
-    assert_eq!(troubled, Vec::<&Check>::new());
+    let troubled: Vec<&DoctorCheck> = checks
+        .iter()
+        .filter(|check| check.state != CheckState::Ok || check.advice.is_some())
+        .collect();
+    assert_eq!(troubled, Vec::<&DoctorCheck>::new());
 }
 
 #[test]
@@ -81,15 +83,16 @@ fn fp16_under_deepspeed_is_refused_where_the_engine_says_so_and_nowhere_else() {
         assert_eq!(refusal(&fact(false, false), &other), None);
         assert!(questions(&other).is_empty(), "no fact has to be asked for");
     }
-    let states = |python: &Python| limits(python).iter().map(|it| it.state).collect::<Vec<_>>();
-    assert_eq!(states(&fact(false, false)), [State::Missing]);
-    assert_eq!(states(&fact(true, true)), [State::Ok]);
+    let states =
+        |python: &PythonFacts| limits(python).iter().map(|it| it.state).collect::<Vec<_>>();
+    assert_eq!(states(&fact(false, false)), [CheckState::Missing]);
+    assert_eq!(states(&fact(true, true)), [CheckState::Ok]);
     assert_eq!(states(&answer("")), []);
 }
 
 #[test]
 fn what_is_missing_or_broken_comes_with_what_to_do() {
-    let poor = Machine {
+    let poor = MachineFacts {
         cores: Some(1),
         memory: Some(1 << 20),
         open_files: Some(64),
@@ -109,14 +112,15 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
         r#""torch": {"problem": "ModuleNotFoundError: No module named 'torch'"},
            "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}"#,
     );
-    let silent = Err(NoAnswer::Late { python: "python3".to_owned(), seconds: 120 });
+    let silent = Err(InterpreterError::Late { python: "python3".to_owned(), seconds: 120 });
     let no_cuda = Gpus {
         names: Err("no NVIDIA driver: libcuda.so.1 is not there".to_owned()),
         libtorch: Err("libtorch 2.11.0 in /lib: this libtorch has no CUDA".to_owned()),
         nccl: Err("no NCCL library".to_owned()),
         of_python: false,
     };
-    let unseen = Machine { driver: Ok(vec!["H100".to_owned()]), cuda: Some(no_cuda), ..machine() };
+    let unseen =
+        MachineFacts { driver: Ok(vec!["H100".to_owned()]), cuda: Some(no_cuda), ..machine() };
     insta::assert_snapshot!(
         [text(&poor, &old), text(&machine(), &empty), text(&unseen, &silent)].join("\n")
     );

@@ -41,19 +41,19 @@ pub enum ProvisionError {
         cause: io::Error,
     },
     /// The package index listed no releases of a package.
-    #[error("cannot list the releases of {package}: {said}; check the name and the network")]
+    #[error("cannot list the releases of {package}: {reason}; check the name and the network")]
     NoReleases {
         /// The name of the package.
         package: String,
         /// The last error that the tool printed.
-        said: String,
+        reason: String,
     },
     /// The recipe cannot be parsed; it holds the facts about releases.
     #[error("crates/lab/src/environment/recipe.toml, as built into this program: {0}")]
     Recipe(Box<toml::de::Error>),
     /// A tool, such as pip or uv, exited with a failure.
     #[error(transparent)]
-    Failed(Box<Failure>),
+    Failed(Box<ToolFailure>),
 }
 
 /// The failure of a tool (an interpreter, pip or uv) that was to make an environment.
@@ -62,7 +62,7 @@ pub enum ProvisionError {
     "{packages}: {step} failed ({status}). It ended with:\n{tail}\n{advice} All of its output is \
      in {log}"
 )]
-pub struct Failure {
+pub struct ToolFailure {
     /// The packages that were to be installed.
     pub packages: String,
     /// The step that failed, for example `importing torch`.

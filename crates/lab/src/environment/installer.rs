@@ -1,108 +1,74 @@
-//! The tools that make environments: uv where there is one, otherwise venv and pip.
+//! The tools that make environments: venv and pip, or uv in place of both if it is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::recipe::Stage;
 
-/// A tool that makes virtual environments and installs packages into them.
+/// The tool that makes virtual environments and installs packages into them.
+///
+/// uv takes the same requirements as pip. It shares the files of a package between environments, and fetches an
+/// interpreter if no installed one fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Installer {
-    /// uv, which is fast and fetches an interpreter where no installed one fits.
-    Uv {
-        /// The path of uv.
-        program: PathBuf,
-    },
-    /// The standard library's venv, and the pip that venv installs.
-    Pip,
+pub struct Installer {
+    /// The path of uv; `None` for the standard library's venv and the pip that venv installs.
+    pub uv: Option<PathBuf>,
 }
 
 impl Installer {
     /// Chooses uv if it is on `PATH`, and pip otherwise.
     pub fn find() -> Self {
-        match which::which("uv") {
-            Ok(program) => Self::Uv { program },
-            Err(_) => Self::Pip,
-        }
-    }
-
-    /// The name of the tool.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Uv { .. } => "uv",
-            Self::Pip => "pip",
-        }
+        Self { uv: which::which("uv").ok() }
     }
 
     /// The command that makes an empty environment at `dir` with one of the versions `pythons`; `None` if this
     /// machine has none of them and the tool cannot fetch an interpreter.
     pub fn create(&self, dir: &Path, pythons: &[String]) -> Option<Command> {
-        match (pythons.iter().find_map(|version| interpreter(version)), self) {
-            (Some(python), _) => Some(self.create_with(dir, &python)),
-            (None, Self::Uv { program }) => {
-                let mut command = Command::new(program);
-                command.args(["venv", "--no-project", "--python"]).args(pythons.first()).arg(dir);
-                Some(command)
-            }
-            (None, Self::Pip) => None,
-        }
+        let installed = pythons.iter().find_map(|version| interpreter(version));
+        // In place of a path, uv also takes a version, whose interpreter it fetches.
+        let version = self.uv.as_ref().and_then(|_| pythons.first());
+        let python = installed.or_else(|| version.map(PathBuf::from))?;
+        Some(self.create_with(dir, &python))
     }
 
     /// The command that makes an empty environment at `dir` with the interpreter `python`.
     pub fn create_with(&self, dir: &Path, python: &Path) -> Command {
-        match self {
-            Self::Uv { program } => {
-                let mut command = Command::new(program);
-                command.args(["venv", "--no-project", "--python"]).arg(python).arg(dir);
-                command
-            }
-            Self::Pip => {
-                let mut command = Command::new(python);
-                command.args(["-m", "venv"]).arg(dir);
-                command
-            }
-        }
+        let mut command = self.command(&["venv"], python);
+        // Without the flag, uv reads the project file of a directory above the cache.
+        command.args(self.uv.as_ref().map(|_| "--no-project")).arg(dir);
+        command
     }
 
     /// The command that lists the releases of a package, with its pre-releases if `pre`, as `pip index
     /// versions` does.
     pub fn list(&self, package: &str, pre: bool) -> Command {
-        let mut command = match self {
-            Self::Uv { program } => {
-                let mut command = Command::new(program);
-                command.args(["tool", "run", "pip"]);
-                command
-            }
-            Self::Pip => {
-                let mut command = Command::new("python3");
-                command.args(["-m", "pip"]);
-                command
-            }
+        let (program, pip) = match &self.uv {
+            Some(uv) => (uv.as_path(), ["tool", "run", "pip"].as_slice()),
+            None => (Path::new("python3"), ["-m", "pip"].as_slice()),
         };
-        command.args(["index", "versions", package]).args(pre.then_some("--pre"));
+        let mut command = Command::new(program);
+        command.args(pip).args(["index", "versions", package]).args(pre.then_some("--pre"));
         command
     }
 
     /// The command that installs a stage into the environment whose interpreter is `python`.
     pub fn install(&self, python: &Path, stage: &Stage) -> Command {
-        let mut command = match self {
-            Self::Uv { program } => {
-                let mut command = Command::new(program);
-                // Containers often set PYTHONDONTWRITEBYTECODE: without bytecode every start of an interpreter that
-                // imports torch takes twice as long.
-                command.args(["pip", "install", "--compile-bytecode", "--python"]).arg(python);
-                command
-            }
-            Self::Pip => {
-                let mut command = Command::new(python);
-                command.args(["-m", "pip", "install", "--disable-pip-version-check"]);
-                command
-            }
+        let mut command = self.command(&["pip", "install"], python);
+        command.args(stage.from_source.then_some("--no-build-isolation")).args(&stage.requirements);
+        // As pip does by itself, uv must compile: without bytecode every start of an interpreter that imports torch
+        // takes twice as long, and containers often set PYTHONDONTWRITEBYTECODE.
+        command.env("UV_COMPILE_BYTECODE", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+        command.envs(&stage.variables);
+        command
+    }
+
+    /// A command of uv for the interpreter `python`, or the module of `python` with the same name and arguments.
+    fn command(&self, words: &[&str], python: &Path) -> Command {
+        let mut command = Command::new(self.uv.as_deref().unwrap_or(python));
+        match &self.uv {
+            Some(_) => command.args(words).arg("--python").arg(python),
+            None => command.arg("-m").args(words),
         };
-        if stage.from_source {
-            command.arg("--no-build-isolation");
-        }
-        command.args(&stage.requirements).envs(&stage.variables);
         command
     }
 }

@@ -1,8 +1,8 @@
 //! Environments of commits: a commit of a package, installed over the environment of one of its releases.
 //!
-//! A layer is an environment that holds only the package. It finds all other modules in the environment of the
-//! release, which comes later on its path. So the environment of a release is never changed, and a commit costs a
-//! build of the package and a few megabytes.
+//! Such an environment, a layer, holds only the package. Its import path ends with the environment of the release, which
+//! has all other modules. So the environment of a release is never changed, and a commit costs a build of the package
+//! and a few megabytes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use super::{
     Cache, Installer, Packages, Progress, ProvisionError, Site, cache_error, digest, recipe,
 };
 
-/// The file in a layer that adds the packages of the release to the layer's path.
+/// The `.pth` file that puts the packages of a release on the import path of an environment layered on the release.
 const LINK: &str = "zprobe-release.pth";
 
 /// Number of characters of a commit's hash in the name of its environment.
@@ -22,7 +22,7 @@ const SHORT: usize = 12;
 
 /// A commit of a package, checked out into a directory.
 #[derive(Clone, Copy, Debug)]
-pub struct Commit<'a> {
+pub struct CommitCheckout<'a> {
     /// The name of the package.
     pub package: &'a str,
     /// The full hash of the commit.
@@ -39,13 +39,13 @@ impl Cache {
     /// If an environment cannot be made, for example because the commit cannot be built or imported.
     pub fn provide_commit(
         &self,
-        commit: Commit<'_>,
+        commit: CommitCheckout<'_>,
         release: &Packages,
         installer: &Installer,
         progress: &mut Progress<'_>,
     ) -> Result<PathBuf, ProvisionError> {
         let below = self.provide(release, installer, progress)?;
-        let Commit { package, id, checkout } = commit;
+        let CommitCheckout { package, id, checkout } = commit;
         let (stage, import) = recipe::from_directory(package, checkout.display().to_string())?;
         let text = format!("{package} {id}\nover {}\n{:#?}\n", below.display(), stage.variables);
         let short = id.get(..SHORT).unwrap_or(id);

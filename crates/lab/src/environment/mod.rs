@@ -22,9 +22,9 @@ use blake2::{Blake2b, Digest as _};
 use etcetera::BaseStrategy as _;
 use zprobe_zoo::Packages;
 
-pub use error::{Failure, ProvisionError};
+pub use error::{ProvisionError, ToolFailure};
 pub use installer::Installer;
-pub use layer::Commit;
+pub use layer::CommitCheckout;
 pub use recipe::{Plan, Stage};
 pub use releases::releases;
 
@@ -86,6 +86,8 @@ impl Cache {
         progress: &mut dyn FnMut(&str),
     ) -> Result<PathBuf, ProvisionError> {
         let plan = Plan::new(packages)?;
+        // The digest of this text is part of the directory's name: with another name of a field, all environments are
+        // made anew.
         let text = format!("{plan:#?}\n");
         let name = format!("{}-{}", packages.file_name(), digest(&text));
         let site = Site { dir: self.envs.join(name), holds: packages.to_string(), installer };
@@ -100,7 +102,7 @@ impl Cache {
 
     /// The directory for checkouts of commits, each of which exists only for a short while.
     pub fn checkouts(&self) -> PathBuf {
-        self.beside_envs("checkouts")
+        self.in_cache("checkouts")
     }
 
     /// The directory for a copy of the git repository at `url`.
@@ -108,10 +110,10 @@ impl Cache {
         let name = url.trim_end_matches(['/', '.']).rsplit(['/', ':']).next().unwrap_or_default();
         let name: String =
             name.chars().filter(|it| it.is_ascii_alphanumeric() || "-_.".contains(*it)).collect();
-        self.beside_envs("repositories").join(format!("{name}-{}", digest(url)))
+        self.in_cache("repositories").join(format!("{name}-{}", digest(url)))
     }
 
-    fn beside_envs(&self, name: &str) -> PathBuf {
+    fn in_cache(&self, name: &str) -> PathBuf {
         self.envs.parent().unwrap_or(&self.envs).join(name)
     }
 }
@@ -163,7 +165,7 @@ impl Site<'_> {
     }
 
     /// The path next to the environment that has the same name and this extension.
-    fn beside(&self, extension: &str) -> PathBuf {
+    fn sibling(&self, extension: &str) -> PathBuf {
         // Not `with_extension`, because versions hold dots.
         let mut path = self.dir.clone().into_os_string();
         path.push(extension);
@@ -178,7 +180,7 @@ impl Site<'_> {
     /// Waits until no other process makes this environment, and locks the environment. The lock ends when the file is
     /// closed, at the latest when the process exits.
     fn lock(&self, progress: &mut Progress<'_>) -> Result<File, ProvisionError> {
-        let path = self.beside(".lock");
+        let path = self.sibling(".lock");
         let lock = File::create(&path).map_err(|cause| cache_error(&path, cause))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -199,7 +201,7 @@ impl Site<'_> {
             }
             _ => {}
         }
-        let log = self.beside(".log");
+        let log = self.sibling(".log");
         File::create(&log).map(drop).map_err(|cause| cache_error(&log, cause))
     }
 
@@ -240,7 +242,7 @@ impl Site<'_> {
         mut command: Command,
         advice: &'static str,
     ) -> Result<(), ProvisionError> {
-        let log = self.beside(".log");
+        let log = self.sibling(".log");
         let open = || File::options().append(true).open(&log);
         let cannot = |cause| cache_error(&log, cause);
         let before = fs::metadata(&log).map_err(cannot)?.len();
@@ -268,7 +270,7 @@ impl Site<'_> {
         }
         let printed = fs::read(&log).map_err(cannot)?;
         let own = usize::try_from(before).ok().and_then(|start| printed.get(start..));
-        Err(ProvisionError::Failed(Box::new(Failure {
+        Err(ProvisionError::Failed(Box::new(ToolFailure {
             packages: self.holds.clone(),
             step: step.to_owned(),
             status: status.to_string(),

@@ -17,15 +17,15 @@ const RECIPE: &str = include_str!("recipe.toml");
 struct Recipe {
     /// The supported versions of Python, best first.
     python: Vec<String>,
-    beside: Vec<Beside>,
-    source: Vec<Source>,
+    companion: Vec<CompanionRequirements>,
+    source: Vec<SourcePackage>,
     import: Vec<Import>,
 }
 
 /// Requirements that are installed together with a package.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Beside {
+struct CompanionRequirements {
     package: String,
     /// The versions of the package that need these requirements.
     versions: VersionSpecifiers,
@@ -39,7 +39,7 @@ struct Beside {
 /// A package that is built from source, against the packages that are installed already.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Source {
+struct SourcePackage {
     package: String,
     /// The environment variables of the package's build.
     build: BTreeMap<String, String>,
@@ -121,9 +121,9 @@ impl Plan {
                 }),
                 None => wheels.requirements.push(requirement),
             }
-            let beside = recipe.beside.iter().filter(|beside| beside.package == name);
-            for beside in beside.filter(|beside| beside.versions.contains(version)) {
-                wheels.requirements.extend(beside.install.iter().cloned());
+            let companions = recipe.companion.iter().filter(|it| it.package == name);
+            for companion in companions.filter(|it| it.versions.contains(version)) {
+                wheels.requirements.extend(companion.install.iter().cloned());
             }
         }
         let stages = [wheels].into_iter().chain(built);

@@ -25,25 +25,25 @@ pub fn releases(
     if output.status.success() && !all.is_empty() {
         return Ok(all);
     }
-    let said = complaint(&String::from_utf8_lossy(&output.stderr));
+    let reason = complaint(&String::from_utf8_lossy(&output.stderr));
     Err(ProvisionError::NoReleases {
         package: package.to_owned(),
-        said: said.unwrap_or_else(|| "the index listed no releases".to_owned()),
+        reason: reason.unwrap_or_else(|| "the index listed no releases".to_owned()),
     })
 }
 
 /// The error of pip, or of the uv that fetches pip: the last line of the output that names a cause or an error.
 fn complaint(text: &str) -> Option<String> {
-    let mut said = None;
+    let mut reason = None;
     for line in
         text.lines().map(|line| line.trim().trim_start_matches(['×', '╰', '├', '─', '▶', ' ']))
     {
-        let behind = ["cause:", "Caused by:", "ERROR:", "error:"]
+        let rest = ["cause:", "Caused by:", "ERROR:", "error:"]
             .iter()
             .find_map(|it| line.strip_prefix(it));
-        said = behind.or(said);
+        reason = rest.or(reason);
     }
-    said.map(|text| text.trim().to_owned())
+    reason.map(|text| text.trim().to_owned())
 }
 
 /// The releases in the output of `pip index versions`.

@@ -1,6 +1,6 @@
 //! Configurations that are drawn at random from the axes of an engine.
 
-use super::{AxisChoice, Configuration, Lattice, Part};
+use super::{AxisChoice, Configuration, DesignPart, Lattice};
 
 /// The numbers of ranks, and below of microbatches per step, to draw from; many are not powers of two.
 const WORLD_SIZES: &[usize] = &[1, 2, 2, 3, 3, 4, 5, 6];
@@ -46,7 +46,7 @@ impl Lattice {
         }
         let data = chance.u64(..SEEDS);
         extra.push(AxisChoice::new(&format!("seed {data}"), &format!("--seed {data}")));
-        Configuration { engine: self.engine, part: Part::Random, base, extra }
+        Configuration { engine: self.engine, part: DesignPart::Random, base, extra }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The configurations of an engine that are worth running, and their outcomes.
 //!
-//! The axes of an engine and their values are data in the engine's facts. Their full product is too large to run, so
+//! The axes of an engine and their values are data of [`zprobe_engines`]. Their Cartesian product is too large to run, so
 //! [`Lattice::covering`] selects configurations in which every value, and every pair of an unusual shape and an
-//! unusual setting, occurs at least once. [`Lattice::product`] is the full product of fewer axes, and
+//! unusual setting, occurs at least once. [`Lattice::product`] is the Cartesian product of fewer axes, and
 //! [`Lattice::drawn`] draws from all axes at random. [`group::group`] joins the configurations that have the same
 //! outcome.
 
@@ -21,14 +21,14 @@ pub use zprobe_engines::AxisChoice;
 
 named_enum! {
     /// The part of the design that a configuration belongs to.
-    pub enum Part {
-        /// A base without additions: only the dtypes (and the stage) are chosen.
+    pub enum DesignPart {
+        /// A base alone: only the dtypes and, for ZeRO, the stage are chosen.
         Base = "base",
         /// A base with a single unusual shape or setting.
         Factor = "factor",
         /// A base with an unusual shape and an unusual setting.
         Pair = "pair",
-        /// A configuration of the full product.
+        /// A configuration from the Cartesian product of all settings.
         Product = "product",
         /// A configuration that is drawn at random.
         Random = "random",
@@ -41,7 +41,7 @@ pub struct Configuration {
     /// The engine to run.
     pub engine: Engine,
     /// The part of the design that the configuration belongs to.
-    pub part: Part,
+    pub part: DesignPart,
     /// The choices of the base: the stage and the dtypes.
     pub base: Vec<AxisChoice>,
     /// The unusual choices that are added to the base.
@@ -103,23 +103,24 @@ impl Lattice {
 
     /// The covering design: every base, every factor by itself, and every pair of a shape and a setting.
     pub fn covering(&self) -> Vec<Configuration> {
-        let bases = self.axes.bases.iter().map(|base| self.configuration(Part::Base, base, vec![]));
+        let bases =
+            self.axes.bases.iter().map(|base| self.configuration(DesignPart::Base, base, vec![]));
         // Sorted by value first, so that an interrupted sweep has tried some values on every base.
         let factors =
             self.axes.shapes.iter().chain(self.axes.factors.iter().flatten()).flat_map(|value| {
                 let bases = self.axes.factor_bases.iter();
-                bases.map(|base| self.configuration(Part::Factor, base, vec![value.clone()]))
+                bases.map(|base| self.configuration(DesignPart::Factor, base, vec![value.clone()]))
             });
         let pairs = self.axes.pair_bases.iter().flat_map(|base| {
             let pairs = self.axes.shapes.iter().flat_map(|shape| {
                 self.axes.partners.iter().map(|partner| vec![shape.clone(), partner.clone()])
             });
-            pairs.map(|pair| self.configuration(Part::Pair, base, pair))
+            pairs.map(|pair| self.configuration(DesignPart::Pair, base, pair))
         });
         distinct(bases.chain(factors).chain(pairs))
     }
 
-    /// The full product of a smaller grid of axes.
+    /// The Cartesian product of a smaller grid of axes.
     pub fn product(&self) -> Vec<Configuration> {
         let mut extras = vec![Vec::new()];
         for axis in &self.axes.grid {
@@ -135,13 +136,13 @@ impl Lattice {
                 .collect();
         }
         distinct(self.axes.bases.iter().flat_map(|base| {
-            extras.iter().map(|extra| self.configuration(Part::Product, base, extra.clone()))
+            extras.iter().map(|extra| self.configuration(DesignPart::Product, base, extra.clone()))
         }))
     }
 
     fn configuration(
         &self,
-        part: Part,
+        part: DesignPart,
         base: &[AxisChoice],
         extra: Vec<AxisChoice>,
     ) -> Configuration {

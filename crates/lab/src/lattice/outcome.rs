@@ -11,7 +11,7 @@ const QUOTED: usize = 160;
 
 named_enum! {
     /// The end of the run of a configuration.
-    pub enum Ending {
+    pub enum SweepEnding {
         /// Every gradient arrived as expected.
         Clean = "clean",
         /// The report has findings.
@@ -29,9 +29,9 @@ named_enum! {
 
 /// The outcome of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct SweepOutcome {
     /// The end of the run.
-    pub ending: Ending,
+    pub ending: SweepEnding,
     /// The codes of the findings without duplicates, in the order of the report.
     pub codes: Vec<String>,
     /// One line: the first finding, the engine's own error message, or the reason why there was no run. `None` for
@@ -47,7 +47,7 @@ pub struct Outcome {
     pub then: Option<String>,
 }
 
-impl Outcome {
+impl SweepOutcome {
     /// The outcome that a report describes.
     pub fn of(report: &Report) -> Self {
         if let Some(reason) = report.limit() {
@@ -63,10 +63,10 @@ impl Outcome {
         let finding = || report.findings.first().map(|finding| finding.message.as_str());
         let failure = || report.ranks.iter().find_map(|rank| rank.failure.as_deref());
         let (ending, message) = match report.verdict {
-            Verdict::Clean => (Ending::Clean, None),
-            Verdict::Findings => (Ending::Findings, finding()),
-            Verdict::Crashed => (Ending::Crashed, failure().or_else(finding)),
-            Verdict::Inconclusive => (Ending::Inconclusive, finding()),
+            Verdict::Clean => (SweepEnding::Clean, None),
+            Verdict::Findings => (SweepEnding::Findings, finding()),
+            Verdict::Crashed => (SweepEnding::Crashed, failure().or_else(finding)),
+            Verdict::Inconclusive => (SweepEnding::Inconclusive, finding()),
         };
         let mut known: Vec<String> = Vec::new();
         if report.findings.iter().all(|finding| !finding.known.is_empty()) {
@@ -87,15 +87,15 @@ impl Outcome {
 
     /// The outcome of a configuration that was not run.
     pub fn not_run(reason: &str) -> Self {
-        Self::without_answer(Ending::NotRun, reason)
+        Self::without_answer(SweepEnding::NotRun, reason)
     }
 
     /// The outcome of a configuration that cannot be run on this machine.
     pub fn skipped(reason: &str) -> Self {
-        Self::without_answer(Ending::Skipped, reason)
+        Self::without_answer(SweepEnding::Skipped, reason)
     }
 
-    fn without_answer(ending: Ending, reason: &str) -> Self {
+    fn without_answer(ending: SweepEnding, reason: &str) -> Self {
         let message = Some(first_line(reason));
         Self { ending, codes: vec![], known: vec![], message, optimizer_class: None, then: None }
     }
@@ -104,7 +104,7 @@ impl Outcome {
     pub fn words(&self) -> String {
         let codes = self.codes.join(", ");
         let first = match self.ending {
-            Ending::Findings => codes,
+            SweepEnding::Findings => codes,
             ending if codes.is_empty() => ending.to_string(),
             ending => format!("{ending} ({codes})"),
         };
@@ -121,7 +121,10 @@ impl Outcome {
 
     /// The engine's own message about a crash, or the reason why there was no run; `None` for any other outcome.
     pub fn own_words(&self) -> Option<&str> {
-        let speaks = matches!(self.ending, Ending::Crashed | Ending::NotRun | Ending::Skipped);
+        let speaks = matches!(
+            self.ending,
+            SweepEnding::Crashed | SweepEnding::NotRun | SweepEnding::Skipped
+        );
         self.message.as_deref().filter(|_| speaks)
     }
 
@@ -142,7 +145,7 @@ fn first_line(text: &str) -> String {
 
 /// A configuration with its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct SweepRow {
     /// The label of the configuration.
     pub label: String,
     /// The command line that runs only this configuration.
@@ -150,7 +153,7 @@ pub struct Row {
     /// The configuration that was run.
     pub configuration: Configuration,
     /// The outcome of the configuration.
-    pub outcome: Outcome,
+    pub outcome: SweepOutcome,
     /// The duration of the run, in seconds.
     pub seconds: f64,
     /// The run directory, if it was kept.
@@ -182,5 +185,5 @@ pub struct Sweep {
     /// The number of configurations that were not tried because time was up.
     pub not_tried: usize,
     /// The configurations that were run, with their outcomes.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SweepRow>,
 }

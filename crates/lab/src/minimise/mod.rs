@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use self::search::{Answer, Attempt, minimise};
+use self::search::minimise;
 use super::limits::CANNOT_RUN;
 use super::order::Order;
 use super::queue::Queue;
@@ -31,8 +31,8 @@ const SMALLEST: &str = "smallest";
 /// The directory, inside of the run directory, of the runs of the search.
 const TRIALS: &str = "minimise";
 
-/// The task of a search for the smallest configuration.
-pub struct Question<'a> {
+/// The input of a search for the smallest configuration.
+pub struct MinimiseTask<'a> {
     /// The code of the finding; empty for the first finding of the report.
     pub code: &'a str,
     /// The largest number of runs that the search may make.
@@ -41,7 +41,8 @@ pub struct Question<'a> {
     pub flags: SpecRequest,
     /// The DeepSpeed file that was given in addition to the flags.
     pub file: Option<&'a Path>,
-    /// Makes the command line of a run, with these arguments in place of the flags; true keeps the DeepSpeed file.
+    /// Builds the command line of a run with these arguments in place of its flags. The second parameter is true if the
+    /// DeepSpeed file is kept.
     pub command: &'a dyn Fn(Vec<String>, bool) -> Result<String>,
 }
 
@@ -54,8 +55,8 @@ fn kind(finding: &Finding) -> (RuleCode, Option<String>) {
 
 /// Searches for the smallest configuration, starting from that of the run in `run_dir`, and writes the result into
 /// that directory.
-pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
-    let code = question.code;
+pub fn search(task: MinimiseTask<'_>, order: Order, report: &Report, run_dir: &Path) -> Result<()> {
+    let code = task.code;
     let found = &report.findings;
     let wanted = found.iter().find(|it| code.is_empty() || it.code.eq_ignore_ascii_case(code));
     let Some(wanted) = wanted else {
@@ -75,7 +76,7 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
     }
     let scratch = Scratch::new(&run_dir.join(TRIALS))?;
     let order = order.warm();
-    let mut trials = Trials {
+    let mut runner = MinimiseRunner {
         runner: Runner::new(&order, scratch.path(), None)?,
         wanted: kind(wanted),
         order,
@@ -83,19 +84,19 @@ pub fn search(question: Question<'_>, order: Order, report: &Report, run_dir: &P
         scratch,
         made: 0,
         interrupted: false,
-        queue: Queue::new(question.limit)?,
+        queue: Queue::new(task.limit)?,
     };
-    let found = look(question, wanted.code, &mut trials);
-    if found.is_err() && trials.interrupted {
-        trials.queue.say("note: interrupted before the smallest configuration was found");
+    let found = look(task, wanted.code, &mut runner);
+    if found.is_err() && runner.interrupted {
+        runner.queue.say("note: interrupted before the smallest configuration was found");
         return Ok(());
     }
     write_new(&run_dir.join(MINIMISED_FILE), &serde_json::to_string_pretty(&found?)?)
 }
 
-/// Searches for the smallest configuration, starting from the one that the user asked for.
-fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<Minimised> {
-    let Question { limit, flags, file, command, .. } = question;
+/// Searches for the smallest configuration, starting from the user's configuration.
+fn look(task: MinimiseTask<'_>, code: RuleCode, runner: &mut MinimiseRunner) -> Result<Minimised> {
+    let MinimiseTask { limit, flags, file, command, .. } = task;
     let fill = |request: &mut SpecRequest| match file {
         Some(path) => DeepSpeedConfig::read(path)?.apply(request).map_err(anyhow::Error::from),
         None => Ok(Vec::new()),
@@ -108,14 +109,13 @@ fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<M
     if file.is_some() {
         // The flags with the values of the file may suffice without the file.
         let change = "without --deepspeed-config".to_owned();
-        let answer = match resolve(&start) {
-            Some(spec) => trials.ask(&change, &spec)?,
-            None => Answer { still: false, said: "cannot be run".to_owned() },
-        };
-        without_file = Some(Attempt { change, answer });
+        without_file = Some(match resolve(&start) {
+            Some(spec) => runner.ask(&change, &spec)?,
+            None => Trial { change, said: "cannot be run".to_owned(), kept: false },
+        });
     }
-    let keeps_file = without_file.as_ref().is_some_and(|attempt| !attempt.answer.still);
-    let mut ask = |change: &str, spec: &RunSpec| trials.ask(change, spec);
+    let keeps_file = without_file.as_ref().is_some_and(|trial| !trial.kept);
+    let mut ask = |change: &str, spec: &RunSpec| runner.ask(change, spec);
     let smallest = if keeps_file {
         let resolve = |request: &SpecRequest| {
             let mut request = request.clone();
@@ -130,16 +130,12 @@ fn look(question: Question<'_>, code: RuleCode, trials: &mut Trials) -> Result<M
         code,
         command: command(smallest.request.arguments(), keeps_file)?,
         complete: smallest.complete,
-        trials: without_file.into_iter().chain(smallest.attempts).map(trial).collect(),
+        trials: without_file.into_iter().chain(smallest.trials).collect(),
     })
 }
 
-fn trial(Attempt { change, answer }: Attempt) -> Trial {
-    Trial { change, said: answer.said, kept: answer.still }
-}
-
 /// The runs of a search for the smallest configuration.
-struct Trials {
+struct MinimiseRunner {
     runner: Runner<'static>,
     wanted: (RuleCode, Option<String>),
     /// The order of the run; each trial replaces its settings.
@@ -153,8 +149,8 @@ struct Trials {
     queue: Queue,
 }
 
-impl Trials {
-    fn ask(&mut self, change: &str, spec: &RunSpec) -> Result<Answer> {
+impl MinimiseRunner {
+    fn ask(&mut self, change: &str, spec: &RunSpec) -> Result<Trial> {
         self.made += 1;
         let dir = self.scratch.path().join(format!("trial-{}", self.made));
         let Self { runner, order, queue, .. } = self;
@@ -167,15 +163,15 @@ impl Trials {
             bail!("interrupted");
         }
         let (report, _) = diagnosis(&dir)?;
-        let still = report.findings.iter().any(|finding| kind(finding) == self.wanted);
+        let kept = report.findings.iter().any(|finding| kind(finding) == self.wanted);
         let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
-        let said = match report.limit() {
+        let outcome = match report.limit() {
             Some(reason) => format!("{CANNOT_RUN}: {reason}"),
             None if codes.is_empty() => report.verdict.to_string(),
             None => codes.join(", "),
         };
-        self.queue.say(format_args!("{change}: {said}"));
-        if still {
+        self.queue.say(format_args!("{change}: {outcome}"));
+        if kept {
             let _ = fs::remove_dir_all(&self.smallest);
             write_new(&dir.join(REPORT_FILE), &report.to_json()?)?;
             fs::rename(&dir, &self.smallest)
@@ -183,6 +179,6 @@ impl Trials {
         } else {
             let _ = fs::remove_dir_all(&dir);
         }
-        Ok(Answer { still, said })
+        Ok(Trial { change: change.to_owned(), said: outcome, kept })
     }
 }

@@ -6,7 +6,7 @@ use zprobe_model::spec::{RunSpec, Shape, SpecRequest};
 /// A way to make a configuration smaller.
 #[derive(Clone)]
 pub struct Reduction {
-    words: String,
+    description: String,
     change: Change,
 }
 
@@ -18,9 +18,9 @@ enum Change {
 }
 
 impl Reduction {
-    /// The change in words, for example `--steps 1 instead of 3`.
-    pub fn words(&self) -> &str {
-        &self.words
+    /// The change in description, for example `--steps 1 instead of 3`.
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
     /// Applies the reduction to a request.
@@ -66,25 +66,28 @@ pub const NUMBERS: &[Number] = &[
 /// gives.
 pub fn left_out(request: &SpecRequest) -> Vec<Reduction> {
     let shapes = request.shapes.iter().map(|&shape| Reduction {
-        words: format!("without --shape {shape}"),
+        description: format!("without --shape {shape}"),
         change: Change::Shape(shape),
     });
     // Each shape is left out by itself, so the setting of all shapes is not left out at once.
     let all_at_once = SpecRequest { shapes: Vec::new(), ..request.clone() };
-    shapes.chain(said(&all_at_once, |role| role == Role::LeaveOut)).collect()
+    shapes.chain(leaving_out(&all_at_once, |role| role == Role::LeaveOut)).collect()
 }
 
 /// The reductions that leave out one flag of a request each, for all flags of the request except those that are
 /// always kept.
-pub fn all_said(request: &SpecRequest) -> Vec<Reduction> {
-    said(request, |role| role != Role::KeepAlways).collect()
+pub fn all_flags(request: &SpecRequest) -> Vec<Reduction> {
+    leaving_out(request, |role| role != Role::KeepAlways).collect()
 }
 
-fn said(request: &SpecRequest, wanted: impl Fn(Role) -> bool) -> impl Iterator<Item = Reduction> {
+fn leaving_out(
+    request: &SpecRequest,
+    wanted: impl Fn(Role) -> bool,
+) -> impl Iterator<Item = Reduction> {
     settings::ALL.iter().filter(move |it| wanted(it.describe().reduction)).filter_map(|setting| {
         let value = setting.text(request)?;
         Some(Reduction {
-            words: format!("without {} {value}", setting.flag()),
+            description: format!("without {} {value}", setting.flag()),
             change: Change::LeaveOut(*setting),
         })
     })
@@ -99,7 +102,7 @@ pub fn smaller(axis: usize, spec: &RunSpec) -> Vec<Reduction> {
     values.sort_unstable();
     values.dedup();
     let reduction = |value| Reduction {
-        words: format!("{} {value} instead of {now}", number.flag),
+        description: format!("{} {value} instead of {now}", number.flag),
         change: Change::Number(number.set, value),
     };
     values.into_iter().map(reduction).collect()

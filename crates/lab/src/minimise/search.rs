@@ -9,27 +9,10 @@
 use std::collections::HashMap;
 
 use zprobe_model::spec::{RunSpec, SpecRequest};
+use zprobe_report::Trial;
 
 pub use super::reductions::Reduction;
 use super::reductions::{self, left_out, smaller};
-
-/// The answer to the question whether a configuration still shows the finding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// True if the configuration still shows the finding.
-    pub still: bool,
-    /// The result of the run, in a few words.
-    pub said: String,
-}
-
-/// A configuration that was tried.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The description of the change that was tried.
-    pub change: String,
-    /// The answer for the changed configuration.
-    pub answer: Answer,
-}
 
 /// The result of a search.
 #[derive(Clone, Debug)]
@@ -39,7 +22,7 @@ pub struct Smallest {
     /// True if every reduction of the configuration was tried; false if the limit of runs ended the search.
     pub complete: bool,
     /// The configurations that were tried, in order.
-    pub attempts: Vec<Attempt>,
+    pub trials: Vec<Trial>,
 }
 
 /// Searches for the smallest configuration that still shows the finding of `ask`, starting from `start`.
@@ -53,10 +36,10 @@ pub fn minimise<E>(
     start: SpecRequest,
     resolve: &dyn Fn(&SpecRequest) -> Option<RunSpec>,
     limit: usize,
-    ask: &mut dyn FnMut(&str, &RunSpec) -> Result<Answer, E>,
+    ask: &mut dyn FnMut(&str, &RunSpec) -> Result<Trial, E>,
 ) -> Result<Smallest, E> {
     let mut search =
-        Search { request: start, resolve, limit, known: HashMap::new(), attempts: vec![] };
+        Minimiser { request: start, resolve, limit, known: HashMap::new(), trials: vec![] };
     search.forget_defaults();
     loop {
         let left_out = search.leave_out(ask)?;
@@ -64,26 +47,28 @@ pub fn minimise<E>(
         let is_used_up = search.is_used_up();
         if is_used_up || !(left_out || smaller) {
             search.forget_defaults();
-            let Search { request, attempts, .. } = search;
-            return Ok(Smallest { request, complete: !is_used_up, attempts });
+            let Minimiser { request, trials, .. } = search;
+            return Ok(Smallest { request, complete: !is_used_up, trials });
         }
     }
 }
 
-struct Search<'a> {
+/// The state of a search for the smallest configuration.
+struct Minimiser<'a> {
     request: SpecRequest,
     resolve: &'a dyn Fn(&SpecRequest) -> Option<RunSpec>,
     limit: usize,
     /// The known answers, by configuration as JSON: true if the configuration still shows the finding.
     known: HashMap<String, bool>,
-    attempts: Vec<Attempt>,
+    trials: Vec<Trial>,
 }
 
-type Ask<'a, E> = &'a mut dyn FnMut(&str, &RunSpec) -> Result<Answer, E>;
+/// Runs a configuration, which a change has made smaller, to find out whether it still shows the finding.
+type Ask<'a, E> = &'a mut dyn FnMut(&str, &RunSpec) -> Result<Trial, E>;
 
-impl Search<'_> {
+impl Minimiser<'_> {
     fn is_used_up(&self) -> bool {
-        self.attempts.len() >= self.limit
+        self.trials.len() >= self.limit
     }
 
     /// Leaves out ever smaller groups of settings. Returns true if any setting could be left out.
@@ -141,12 +126,12 @@ impl Search<'_> {
             Some(still) => *still,
             None if self.is_used_up() => false,
             None => {
-                let changes: Vec<&str> = reductions.iter().map(Reduction::words).collect();
+                let changes: Vec<&str> = reductions.iter().map(Reduction::description).collect();
                 let change = changes.join(", ");
-                let answer = ask(&change, &spec)?;
-                let still = answer.still;
+                let trial = ask(&change, &spec)?;
+                let still = trial.kept;
                 self.known.insert(key, still);
-                self.attempts.push(Attempt { change, answer });
+                self.trials.push(trial);
                 still
             }
         };
@@ -159,7 +144,7 @@ impl Search<'_> {
     /// Removes every flag from the request that only repeats the default.
     fn forget_defaults(&mut self) {
         let Some(spec) = (self.resolve)(&self.request) else { return };
-        for part in reductions::all_said(&self.request) {
+        for part in reductions::all_flags(&self.request) {
             let mut request = self.request.clone();
             part.apply(&mut request);
             if (self.resolve)(&request).is_some_and(|it| it == spec) {

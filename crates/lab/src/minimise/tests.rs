@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::reductions::{NUMBERS, left_out, smaller};
 use super::search::*;
 use zprobe_model::spec::{Dtype, Offload, RunSpec, Shape, SpecRequest};
+use zprobe_report::Trial;
 
 fn resolve(request: &SpecRequest) -> Option<RunSpec> {
     request.clone().resolve().ok()
@@ -18,10 +19,10 @@ fn search(
     happens: impl Fn(&RunSpec) -> bool,
 ) -> (Smallest, Vec<RunSpec>) {
     let mut asked = Vec::new();
-    let smallest = minimise(start.clone(), &resolve, limit, &mut |_, spec| {
+    let smallest = minimise(start.clone(), &resolve, limit, &mut |change, spec| {
         asked.push(spec.clone());
-        let still = happens(spec);
-        Ok::<_, Infallible>(Answer { still, said: still.to_string() })
+        let kept = happens(spec);
+        Ok::<_, Infallible>(Trial { change: change.to_owned(), said: kept.to_string(), kept })
     });
     (smallest.unwrap_or_else(|never| match never {}), asked)
 }
@@ -97,7 +98,7 @@ proptest! {
             let mut request = smallest.request.clone();
             reduction.apply(&mut request);
             let Some(other) = resolve(&request) else { continue };
-            prop_assert!(other == spec || !happens(&other), "{}", reduction.words());
+            prop_assert!(other == spec || !happens(&other), "{}", reduction.description());
         }
         let questions: HashSet<String> =
             asked.iter().map(|spec| serde_json::to_string(spec).expect("JSON")).collect();

@@ -22,7 +22,7 @@ print(json.dumps(spec and {
 
 /// The package zprobe-native, as an interpreter has it.
 #[derive(Deserialize)]
-struct Package {
+struct NativePackage {
     directory: PathBuf,
     release: String,
 }
@@ -41,9 +41,9 @@ pub fn program(python: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// The program at the first path, or in the package of the first interpreter that has the package.
-fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
-    if beside.is_file() {
-        return Ok(beside.to_owned());
+fn find(next_to: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
+    if next_to.is_file() {
+        return Ok(next_to.to_owned());
     }
     let mut without: Vec<&Path> = Vec::new();
     for &python in pythons {
@@ -51,10 +51,10 @@ fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
             continue;
         }
         match ask(python) {
-            Some(Package { directory, release }) if release == VERSION => {
+            Some(NativePackage { directory, release }) if release == VERSION => {
                 return Ok(directory.join(PROGRAM));
             }
-            Some(Package { release, .. }) => {
+            Some(NativePackage { release, .. }) => {
                 let python = python.display();
                 return Err(format!(
                     "{PACKAGE} {release} in {python} does not fit zprobe {VERSION}"
@@ -66,12 +66,12 @@ fn find(beside: &Path, pythons: &[&Path]) -> Result<PathBuf, String> {
     let names: Vec<String> = without.iter().map(|python| python.display().to_string()).collect();
     let environments =
         if names.is_empty() { String::new() } else { format!(" in {}", names.join(" or ")) };
-    let beside = beside.display();
-    Err(format!("there is no {beside}, and no package {PACKAGE}{environments}"))
+    let next_to = next_to.display();
+    Err(format!("there is no {next_to}, and no package {PACKAGE}{environments}"))
 }
 
 /// The package of an interpreter; `None` if the interpreter does not have it, or does not answer.
-fn ask(python: &Path) -> Option<Package> {
+fn ask(python: &Path) -> Option<NativePackage> {
     let output = python::command(python).args(["-c", FIND_PACKAGE]).output().ok()?;
     serde_json::from_slice(&output.stdout).ok()?
 }
@@ -99,24 +99,24 @@ mod tests {
         let broken = python(dir.path(), "broken", "no JSON");
         let first = python(dir.path(), "first", &package("/first"));
         let second = python(dir.path(), "second", &package("/second"));
-        let beside = dir.path().join("zprobe-rank");
-        let found = find(&beside, &[&without, &broken, &first, &second]).unwrap();
+        let next_to = dir.path().join("zprobe-rank");
+        let found = find(&next_to, &[&without, &broken, &first, &second]).unwrap();
         assert_eq!(found, Path::new("/first/zprobe-rank"));
-        fs::write(&beside, "").unwrap();
-        assert_eq!(find(&beside, &[&first]).unwrap(), beside);
+        fs::write(&next_to, "").unwrap();
+        assert_eq!(find(&next_to, &[&first]).unwrap(), next_to);
     }
 
     #[test]
     fn a_rank_program_that_is_nowhere_or_of_another_release_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        let beside = dir.path().join("zprobe-rank");
+        let next_to = dir.path().join("zprobe-rank");
         let without = python(dir.path(), "without", "null");
         let other = python(dir.path(), "other", r#"{"directory": "/x", "release": "0.0.1"}"#);
-        let said = find(&beside, &[&without, &without]).unwrap_err();
+        let reason = find(&next_to, &[&without, &without]).unwrap_err();
         let expected = format!("and no package zprobe-native in {}", without.display());
-        assert!(said.ends_with(&expected), "{said}");
-        let said = find(&beside, &[&without, &other]).unwrap_err();
+        assert!(reason.ends_with(&expected), "{reason}");
+        let reason = find(&next_to, &[&without, &other]).unwrap_err();
         let expected = format!("{} does not fit zprobe {VERSION}", other.display());
-        assert_eq!(said, format!("zprobe-native 0.0.1 in {expected}"));
+        assert_eq!(reason, format!("zprobe-native 0.0.1 in {expected}"));
     }
 }

@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 
 use crate::lattice::Configuration;
 use crate::lattice::group::group;
-use crate::lattice::outcome::{Ending, Outcome, Sweep};
+use crate::lattice::outcome::{Sweep, SweepEnding, SweepOutcome};
 use anyhow::Result;
 use zprobe_report::Form;
 use zprobe_report::words::amount;
 
 use super::table::{code, smallest, with};
-use crate::table::{Entry, entries, grid, to_json};
+use crate::table::{ListEntry, entries, grid, to_json};
 
 /// The sign for a configuration that a sweep did not try.
 const NOT_TRIED: &str = "–";
@@ -37,7 +37,7 @@ pub fn table(sweeps: &[Sweep], form: Form, surroundings: &[String]) -> Result<St
         }
     }
     let total = rows.len();
-    let good = |cell: &String| cell == Ending::Clean.name() || cell == NOT_TRIED;
+    let good = |cell: &String| cell == SweepEnding::Clean.name() || cell == NOT_TRIED;
     rows.retain(|(_, cells)| !cells.iter().all(good));
     let groups = group(rows);
     let classes =
@@ -56,7 +56,7 @@ pub fn table(sweeps: &[Sweep], form: Form, surroundings: &[String]) -> Result<St
     } else {
         entries(classes.map(|(cells, class)| {
             let names = columns.iter().map(|(name, _)| name.clone());
-            Entry {
+            ListEntry {
                 title: format!("{}, {}", class.bases.join("; "), with(class)),
                 facts: names.zip(cells.iter().cloned()).collect(),
                 command: smallest(class, surroundings),
@@ -95,7 +95,7 @@ struct Quotes(Vec<String>);
 
 impl Quotes {
     /// An outcome in short: `ZP104`, or `crashed [2]` with the number of the quoted message.
-    fn cell(&mut self, outcome: &Outcome) -> String {
+    fn cell(&mut self, outcome: &SweepOutcome) -> String {
         let Some(words) = outcome.own_words() else { return outcome.words() };
         // The text in parentheses has files and lines, which differ between releases.
         let words = words.split(" (").next().unwrap_or(words);
@@ -111,14 +111,14 @@ impl Quotes {
 #[cfg(test)]
 mod tests {
     use crate::lattice::Lattice;
-    use crate::lattice::outcome::Row;
+    use crate::lattice::outcome::SweepRow;
     use zprobe_model::spec::Engine;
 
     use super::*;
 
-    fn sweep(version: &str, outcomes: &[Outcome]) -> Sweep {
+    fn sweep(version: &str, outcomes: &[SweepOutcome]) -> Sweep {
         let rows = Lattice::of(Engine::Ddp).covering().into_iter().zip(outcomes);
-        let rows = rows.map(|(configuration, outcome)| Row {
+        let rows = rows.map(|(configuration, outcome)| SweepRow {
             label: configuration.label(),
             command: configuration.command(),
             configuration,
@@ -136,8 +136,8 @@ mod tests {
         }
     }
 
-    fn outcome(ending: Ending, codes: &[&str], message: &str) -> Outcome {
-        Outcome {
+    fn outcome(ending: SweepEnding, codes: &[&str], message: &str) -> SweepOutcome {
+        SweepOutcome {
             ending,
             codes: codes.iter().map(|&code| code.to_owned()).collect(),
             message: Some(message.to_owned()),
@@ -149,10 +149,10 @@ mod tests {
 
     #[test]
     fn releases_stand_side_by_side_and_what_is_clean_in_all_is_only_counted() {
-        let clean = outcome(Ending::Clean, &[], "");
-        let wrong = outcome(Ending::Findings, &["ZP104"], "twice");
+        let clean = outcome(SweepEnding::Clean, &[], "");
+        let wrong = outcome(SweepEnding::Findings, &["ZP104"], "twice");
         let crash =
-            |line| outcome(Ending::Crashed, &["ZP901"], &format!("IndexError (a.py:{line})"));
+            |line| outcome(SweepEnding::Crashed, &["ZP901"], &format!("IndexError (a.py:{line})"));
         let sweeps = [
             sweep("2.6.0", &[clean.clone(), wrong.clone(), crash(1)]),
             sweep("2.11.0", &[clean.clone(), clean, crash(7)]),

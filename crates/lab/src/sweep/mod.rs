@@ -13,8 +13,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-pub use self::run::Runs;
-use crate::lattice::outcome::{Ending, Sweep};
+pub use self::run::SweepOptions;
+use crate::lattice::outcome::{Sweep, SweepEnding};
 use zprobe_model::spec::Engine;
 use zprobe_report::Exit;
 use zprobe_report::suite::{self, Status};
@@ -45,13 +45,13 @@ pub fn read(path: &Path) -> Result<Sweep> {
 }
 
 /// The exit code of the worst ending. A configuration that could not be run counts like a crash.
-pub fn exit(endings: impl Iterator<Item = Ending>) -> Exit {
+pub fn exit(endings: impl Iterator<Item = SweepEnding>) -> Exit {
     suite::exit(endings.map(|ending| match ending {
-        Ending::Findings => Status::Failed,
-        Ending::Crashed | Ending::NotRun => Status::Crashed,
-        Ending::Inconclusive => Status::Inconclusive,
-        Ending::Clean => Status::Passed,
-        Ending::Skipped => Status::Skipped,
+        SweepEnding::Findings => Status::Failed,
+        SweepEnding::Crashed | SweepEnding::NotRun => Status::Crashed,
+        SweepEnding::Inconclusive => Status::Inconclusive,
+        SweepEnding::Clean => Status::Passed,
+        SweepEnding::Skipped => Status::Skipped,
     }))
 }
 
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn findings_weigh_more_than_crashes_and_these_more_than_doubt() {
-        use Ending::{Clean, Crashed, Findings, Inconclusive, NotRun, Skipped};
-        let code = |endings: &[Ending]| exit(endings.iter().copied()).code();
+        use SweepEnding::{Clean, Crashed, Findings, Inconclusive, NotRun, Skipped};
+        let code = |endings: &[SweepEnding]| exit(endings.iter().copied()).code();
         assert_eq!(code(&[Clean, Crashed, Findings, Inconclusive]), 1);
         assert_eq!(code(&[Inconclusive, Crashed, Clean]), 3);
         assert_eq!(code(&[NotRun, Clean]), 3);

@@ -5,25 +5,25 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::console::say;
-use crate::lattice::outcome::{Ending, Refused, Row, Sweep};
-use crate::lattice::{Configuration, Lattice, Part};
-use crate::order::ReadSpec;
+use crate::lattice::outcome::{Refused, Sweep, SweepEnding, SweepRow};
+use crate::lattice::{Configuration, DesignPart, Lattice};
+use crate::order::ParseSpec;
 use zprobe_launch::Stop;
 use zprobe_model::spec::{Engine, Refusal};
 use zprobe_report::words::amount;
 
-/// The user's choice among the configurations of an engine.
+/// The flags of `zprobe sweep` that choose configurations of an engine.
 #[derive(Debug)]
-pub struct Choice<'a> {
+pub struct SweepSelection<'a> {
     /// The engine of the sweep.
     pub engine: Engine,
     /// The source of the configurations.
-    pub design: Design,
-    /// The parts of the design that are chosen; empty for all parts.
-    pub parts: &'a [Part],
-    /// The ZeRO stages that are chosen; empty for all stages.
+    pub design: SweepDesign,
+    /// The chosen parts of the design; empty for all parts.
+    pub parts: &'a [DesignPart],
+    /// The chosen ZeRO stages; empty for all stages.
     pub stages: &'a [u8],
-    /// Texts that must all occur in the label or the arguments of a chosen configuration.
+    /// Chooses only configurations whose label or arguments contain all of these texts.
     pub filter: &'a [String],
     /// The largest number of configurations; `None` for no limit.
     pub limit: Option<usize>,
@@ -31,10 +31,10 @@ pub struct Choice<'a> {
 
 /// The source of the configurations of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Design {
+pub enum SweepDesign {
     /// A covering design: every value of every axis, and pairs of values.
     Covering,
-    /// The full product of a smaller grid.
+    /// The Cartesian product of a smaller grid of axes.
     Product,
     /// Random draws from all axes.
     Drawn {
@@ -47,34 +47,34 @@ pub enum Design {
 
 /// The plan of a sweep: the configurations to run, and the counts of those that are left out.
 #[derive(Debug)]
-pub struct Plan {
+pub struct SweepPlan {
     engine: Engine,
     /// The configurations that are run, in this order.
     pub chosen: Vec<Configuration>,
-    /// The place of every configuration in the design, by its arguments.
+    /// The index of every configuration in the design, by its arguments.
     order: HashMap<Vec<String>, usize>,
-    /// An earlier sweep, whose rows are not run again.
+    /// An earlier sweep, whose configurations are not run again; `None` without `--resume`.
     earlier: Option<Sweep>,
     /// The configurations of the design that zprobe refuses.
     pub refused: Vec<Refused>,
     /// The number of configurations that the filters leave out.
     filtered: usize,
-    /// The number of configurations beyond `--limit`.
+    /// The number of configurations that `--limit` leaves out.
     beyond: usize,
 }
 
-impl Plan {
+impl SweepPlan {
     /// The plan for a choice. Configurations that an earlier sweep has run are left out; those that the earlier sweep
     /// could not run are tried again.
     pub fn new(
-        choice: &Choice<'_>,
+        choice: &SweepSelection<'_>,
         mut earlier: Option<Sweep>,
-        spec: &ReadSpec<'_>,
+        spec: &ParseSpec<'_>,
     ) -> Result<Self> {
         if let Some(sweep) = &mut earlier {
-            sweep
-                .rows
-                .retain(|row| !matches!(row.outcome.ending, Ending::NotRun | Ending::Skipped));
+            sweep.rows.retain(|row| {
+                !matches!(row.outcome.ending, SweepEnding::NotRun | SweepEnding::Skipped)
+            });
         }
         let rows = earlier.iter().flat_map(|sweep| &sweep.rows);
         let has_run: HashSet<_> = rows.map(|row| row.configuration.arguments()).collect();
@@ -88,8 +88,8 @@ impl Plan {
             beyond: 0,
         };
         let mut wanted_yet = match choice.design {
-            Design::Drawn { number, .. } => Some(number),
-            Design::Covering | Design::Product => None,
+            SweepDesign::Drawn { number, .. } => Some(number),
+            SweepDesign::Covering | SweepDesign::Product => None,
         };
         // Few of many draws may pass the filters, so that planning takes long and must be interruptible.
         let stop = Stop::listen().context("cannot listen to signals")?;
@@ -133,7 +133,7 @@ impl Plan {
     pub(super) fn sweep(
         self,
         steps: usize,
-        mut rows: Vec<Row>,
+        mut rows: Vec<SweepRow>,
         mut versions: BTreeMap<String, String>,
     ) -> Sweep {
         let not_tried = self.chosen.len() - rows.len();
@@ -164,7 +164,7 @@ impl Plan {
         }
     }
 
-    /// The number of configurations that are run, and of those that are not, in words.
+    /// The number of configurations that are run, and the numbers that are left out for each reason, in words.
     pub fn summary(&self) -> String {
         let mut text = amount(self.chosen.len(), "configuration");
         if let Some(earlier) = &self.earlier {
@@ -184,14 +184,14 @@ impl Plan {
     }
 }
 
-/// The configurations of a design, in order. The number of random draws is limited, so that filters which let nothing
-/// pass are found out.
-fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>> {
+/// The configurations of a design, in order. The number of random draws is limited, because filters may let no
+/// configuration pass.
+fn configurations(choice: &SweepSelection<'_>) -> Box<dyn Iterator<Item = Configuration>> {
     let lattice = Lattice::of(choice.engine);
     match choice.design {
-        Design::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
-        Design::Product => Box::new(lattice.product().into_iter()),
-        Design::Covering => Box::new(lattice.covering().into_iter()),
+        SweepDesign::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
+        SweepDesign::Product => Box::new(lattice.product().into_iter()),
+        SweepDesign::Covering => Box::new(lattice.covering().into_iter()),
     }
 }
 
@@ -199,7 +199,7 @@ fn configurations(choice: &Choice<'_>) -> Box<dyn Iterator<Item = Configuration>
 const DRAWS: usize = 1000;
 
 /// True if a configuration passes the filters.
-fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
+fn wanted(configuration: &Configuration, choice: &SweepSelection<'_>) -> bool {
     let arguments = configuration.arguments();
     let (label, words) = (configuration.label(), arguments.join(" "));
     let of_stage = |stage: &u8| {
@@ -212,7 +212,7 @@ fn wanted(configuration: &Configuration, choice: &Choice<'_>) -> bool {
 }
 
 /// Checks that `zprobe run` accepts a configuration; the error is the reason for a refusal.
-fn resolves(configuration: &Configuration, spec: &ReadSpec<'_>) -> Result<(), String> {
+fn resolves(configuration: &Configuration, spec: &ParseSpec<'_>) -> Result<(), String> {
     let resolved = spec(&configuration.arguments()).map(drop);
     resolved.map_err(|err| match err.downcast_ref::<Refusal>() {
         Some(refusal) => refusal.line(),

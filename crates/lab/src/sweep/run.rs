@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::plan::Plan;
+use super::plan::SweepPlan;
 use crate::lattice::Configuration;
-use crate::lattice::outcome::{Ending, Outcome, Row, Sweep};
+use crate::lattice::outcome::{Sweep, SweepEnding, SweepOutcome, SweepRow};
 use crate::limits::Limits;
-use crate::order::{Order, Ranks, Read};
+use crate::order::{Order, ParseOrder, Ranks};
 use crate::queue::{NotStarted, Queue};
 use crate::scratch::Scratch;
 use crate::store;
@@ -19,10 +19,10 @@ use crate::worker::Worker;
 use zprobe_model::trace::combined_digest;
 
 /// The options of a sweep's runs.
-pub struct Runs<'a> {
+pub struct SweepOptions<'a> {
     /// The number of optimizer steps of each run.
     pub steps: usize,
-    /// The arguments that set after how much silence a rank counts as hung.
+    /// The arguments for `--timeout`: after how much silence a rank counts as hung.
     pub timeout: Vec<String>,
     /// The number of pools that run side by side.
     pub jobs: usize,
@@ -34,13 +34,13 @@ pub struct Runs<'a> {
     pub keep: Option<&'a Path>,
 }
 
-impl Runs<'_> {
+impl SweepOptions<'_> {
     /// Runs the plan's configurations with the interpreter `python`. A configuration that was not started, because
     /// time was up or the user ended the sweep, has no row.
-    pub fn sweep(&self, plan: Plan, python: PathBuf, order: &Read<'_>) -> Result<Sweep> {
+    pub fn sweep(&self, plan: SweepPlan, python: PathBuf, order: &ParseOrder<'_>) -> Result<Sweep> {
         let scratch = Scratch::new(&store::place("sweep")?)?;
         let queue = Queue::new(plan.chosen.len())?.time_limit(self.time_limit);
-        let bench = Bench { runs: self, order, limits: Limits::default(), python };
+        let bench = SweepRunner { runs: self, order, limits: Limits::default(), python };
         let worker = |number| Worker::new(scratch.path().join(format!("pool-{number}")));
         let results = queue.all(
             &plan.chosen,
@@ -50,11 +50,12 @@ impl Runs<'_> {
                 let place = self.keep.unwrap_or(scratch.path());
                 let dir = place.join(file_name(&configuration.arguments()[2..]));
                 let (row, versions) = bench.try_one(worker, configuration, dir);
-                let is_open = matches!(row.outcome.ending, Ending::NotRun | Ending::Inconclusive);
+                let is_open =
+                    matches!(row.outcome.ending, SweepEnding::NotRun | SweepEnding::Inconclusive);
                 if queue.is_interrupted(worker.was_stopped()) && is_open {
                     return Err(NotStarted::Interrupted);
                 }
-                if row.outcome.ending != Ending::Clean {
+                if row.outcome.ending != SweepEnding::Clean {
                     let own = row.outcome.own_words().map(|own| format!(" {own}"));
                     let own = own.unwrap_or_default();
                     queue.say(format_args!("{}: {}{own}", row.label, row.outcome.words()));
@@ -63,7 +64,8 @@ impl Runs<'_> {
             },
         );
         drop(queue);
-        let (rows, versions): (Vec<Row>, Vec<Versions>) = results.into_iter().flatten().unzip();
+        let (rows, versions): (Vec<SweepRow>, Vec<Versions>) =
+            results.into_iter().flatten().unzip();
         Ok(plan.sweep(self.steps, rows, versions.into_iter().flatten().collect()))
     }
 }
@@ -87,24 +89,24 @@ fn file_name(words: &[String]) -> String {
 }
 
 /// The settings and tools with which a configuration is run and its outcome confirmed.
-struct Bench<'a> {
-    runs: &'a Runs<'a>,
-    order: &'a Read<'a>,
+struct SweepRunner<'a> {
+    runs: &'a SweepOptions<'a>,
+    order: &'a ParseOrder<'a>,
     limits: Limits,
     python: PathBuf,
 }
 
-impl Bench<'_> {
+impl SweepRunner<'_> {
     /// Runs a configuration. A failure to run is the outcome of the configuration, and not an error.
     fn try_one(
         &self,
         worker: &mut Worker,
         configuration: &Configuration,
         dir: PathBuf,
-    ) -> (Row, Versions) {
+    ) -> (SweepRow, Versions) {
         let start = Instant::now();
         let (mut outcome, versions) = self.outcome(worker, configuration, &dir);
-        let good = matches!(outcome.ending, Ending::Clean | Ending::Skipped);
+        let good = matches!(outcome.ending, SweepEnding::Clean | SweepEnding::Skipped);
         if self.runs.confirm && !good {
             // Not `with_extension`: a dot in the name may be that of a number.
             let mut second = dir.clone().into_os_string();
@@ -117,7 +119,7 @@ impl Bench<'_> {
         if !kept {
             let _ = fs::remove_dir_all(&dir);
         }
-        let row = Row {
+        let row = SweepRow {
             label: configuration.label(),
             command: configuration.command(),
             configuration: configuration.clone(),
@@ -128,18 +130,23 @@ impl Bench<'_> {
         (row, versions)
     }
 
-    fn outcome(&self, worker: &mut Worker, it: &Configuration, dir: &Path) -> (Outcome, Versions) {
+    fn outcome(
+        &self,
+        worker: &mut Worker,
+        it: &Configuration,
+        dir: &Path,
+    ) -> (SweepOutcome, Versions) {
         let mut arguments = it.arguments();
         arguments.extend(["--steps".to_owned(), self.runs.steps.to_string()]);
         arguments.extend(self.runs.timeout.iter().cloned());
         let not_run =
-            |error: anyhow::Error| (Outcome::not_run(&format!("{error:#}")), Versions::new());
+            |error: anyhow::Error| (SweepOutcome::not_run(&format!("{error:#}")), Versions::new());
         let order = match (self.order)(&arguments) {
             Ok(order) => order,
             Err(error) => return not_run(error),
         };
         if let Some(reason) = self.limits.refusal(&order.spec, &self.python) {
-            return (Outcome::skipped(&reason), Versions::new());
+            return (SweepOutcome::skipped(&reason), Versions::new());
         }
         let ranks = match order.ranks {
             Ranks::Cuda(cuda) => Ranks::Cuda(cuda),
@@ -147,7 +154,7 @@ impl Bench<'_> {
         };
         let order = Order { ranks, ..order };
         match worker.report(order, dir) {
-            Ok(report) => (Outcome::of(&report), report.run.versions),
+            Ok(report) => (SweepOutcome::of(&report), report.run.versions),
             Err(error) => not_run(error),
         }
     }

@@ -3,22 +3,22 @@
 use std::fmt::Write as _;
 
 use crate::lattice::Configuration;
-use crate::lattice::group::{Class, group};
-use crate::lattice::outcome::{Ending, Outcome, Refused, Sweep};
+use crate::lattice::group::{ConfigurationClass, group};
+use crate::lattice::outcome::{Refused, Sweep, SweepEnding, SweepOutcome};
 use anyhow::Result;
 use serde_json::{Value, json};
 use zprobe_report::Form;
 use zprobe_report::words::amount;
 
-use super::plan::Plan;
-use crate::table::{Entry, entries, grid, to_json, wrapped};
+use super::plan::SweepPlan;
+use crate::table::{ListEntry, entries, grid, to_json, wrapped};
 
 /// Largest number of additions that a cell lists.
 const LISTED: usize = 16;
 
 /// The list of the configurations that would be run; `surroundings` are arguments that are added to the commands of a
 /// list for the terminal.
-pub fn list(plan: &Plan, form: Form, surroundings: &[String]) -> Result<String> {
+pub fn list(plan: &SweepPlan, form: Form, surroundings: &[String]) -> Result<String> {
     if form == Form::Json {
         let rows: Vec<Value> = plan
             .chosen
@@ -31,7 +31,7 @@ pub fn list(plan: &Plan, form: Form, surroundings: &[String]) -> Result<String> 
         let row = |it: &Configuration| vec![it.part.to_string(), it.label(), it.command()];
         grid(form, &["part", "configuration", "command"], plan.chosen.iter().map(row))
     } else {
-        entries(plan.chosen.iter().map(|it| Entry {
+        entries(plan.chosen.iter().map(|it| ListEntry {
             title: format!("{}: {}", it.part, it.label()),
             facts: vec![],
             command: it.command_with(surroundings),
@@ -46,7 +46,7 @@ pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<Strin
     if form == Form::Json {
         return to_json(sweep);
     }
-    let bad = sweep.rows.iter().filter(|row| row.outcome.ending != Ending::Clean);
+    let bad = sweep.rows.iter().filter(|row| row.outcome.ending != SweepEnding::Clean);
     let groups = group(bad.map(|row| (&row.configuration, Same(&row.outcome))));
     let classes = || groups.iter().flat_map(|it| it.classes.iter().map(|class| (it.what.0, class)));
     let mut text = if form == Form::Markdown && !groups.is_empty() {
@@ -56,7 +56,7 @@ pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<Strin
         });
         grid(form, &["outcome", "where", "with", "rows", "for example"], rows)
     } else {
-        entries(classes().map(|(what, class)| Entry {
+        entries(classes().map(|(what, class)| ListEntry {
             title: format!(
                 "{}: {}",
                 amount(class.members.len(), "configuration"),
@@ -70,7 +70,7 @@ pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<Strin
         text.push('\n');
     }
     let count = |ending| sweep.rows.iter().filter(|row| row.outcome.ending == ending).count();
-    let (clean, skipped) = (count(Ending::Clean), count(Ending::Skipped));
+    let (clean, skipped) = (count(SweepEnding::Clean), count(SweepEnding::Skipped));
     let made = amount(sweep.rows.len() - skipped, "configuration");
     let mut ending = format!("{clean} of {made} clean");
     if skipped > 0 {
@@ -85,7 +85,7 @@ pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<Strin
 }
 
 /// An outcome that equals another outcome if they differ only in numbers in the engine's words.
-struct Same<'a>(&'a Outcome);
+struct Same<'a>(&'a SweepOutcome);
 
 impl PartialEq for Same<'_> {
     fn eq(&self, other: &Self) -> bool {
@@ -94,7 +94,7 @@ impl PartialEq for Same<'_> {
 }
 
 /// An outcome, followed by the engine's own words if there are any.
-fn outcome(outcome: &Outcome, form: Form) -> String {
+fn outcome(outcome: &SweepOutcome, form: Form) -> String {
     match outcome.own_words() {
         Some(words) => format!("{}: {}", outcome.words(), code(words, form)),
         None => outcome.words(),
@@ -102,7 +102,7 @@ fn outcome(outcome: &Outcome, form: Form) -> String {
 }
 
 /// The fewest additions that lead to an outcome: at most `LISTED` of them, and the number of the others.
-pub fn with(class: &Class<'_>) -> String {
+pub fn with(class: &ConfigurationClass<'_>) -> String {
     if class.with.is_empty() {
         return "nothing else".to_owned();
     }
@@ -113,13 +113,13 @@ pub fn with(class: &Class<'_>) -> String {
     text
 }
 
-/// The configurations of a class, as facts for an [`Entry`].
-pub fn places(class: &Class<'_>) -> Vec<(String, String)> {
+/// The configurations of a class, as facts for a [`ListEntry`].
+pub fn places(class: &ConfigurationClass<'_>) -> Vec<(String, String)> {
     vec![("where".to_owned(), class.bases.join("; ")), ("with".to_owned(), with(class))]
 }
 
 /// The command of the smallest configuration of a class, with the arguments `surroundings`.
-pub fn smallest(class: &Class<'_>, surroundings: &[String]) -> String {
+pub fn smallest(class: &ConfigurationClass<'_>, surroundings: &[String]) -> String {
     class.smallest().map(|it| it.command_with(surroundings)).unwrap_or_default()
 }
 

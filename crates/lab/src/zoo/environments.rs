@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::rows::Case;
-use crate::console::Line;
+use super::rows::ZooCase;
+use crate::console::ProgressLine;
 use crate::environment::{Cache, Installer};
 use zprobe_zoo::Packages;
 
@@ -13,7 +13,7 @@ pub type Environments<'a> = BTreeMap<&'a Packages, Result<PathBuf, String>>;
 
 /// Makes all environments one after the other, because the network and the disk are the limit, not the processor. If
 /// an environment cannot be made, only its cases fail.
-pub fn provide<'a>(cache: &Cache, cases: &[Case<'a>]) -> Environments<'a> {
+pub fn provide<'a>(cache: &Cache, cases: &[ZooCase<'a>]) -> Environments<'a> {
     let installer = Installer::find();
     let mut environments = Environments::new();
     for case in cases {
@@ -21,7 +21,7 @@ pub fn provide<'a>(cache: &Cache, cases: &[Case<'a>]) -> Environments<'a> {
         if packages.is_empty() || environments.contains_key(packages) {
             continue;
         }
-        let line = Line::steps();
+        let line = ProgressLine::steps();
         let python = cache.provide(packages, &installer, &mut |step| {
             line.step(&format!("{packages}: {step}"));
         });

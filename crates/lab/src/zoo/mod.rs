@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use self::rows::Case;
-pub use self::run::{Outcome, Runs};
-use super::order::Read;
+use self::rows::ZooCase;
+pub use self::run::{ZooOptions, ZooOutcome};
+use super::order::ParseOrder;
 use super::store;
 use crate::console::say_recorded;
 use crate::environment::Cache;
@@ -20,11 +20,11 @@ use zprobe_report::{Exit, Verdict};
 
 /// Tries all cases, in `out` or a new directory, and returns their outcomes in the same order.
 pub fn outcomes(
-    cases: &[Case<'_>],
-    runs: Runs,
+    cases: &[ZooCase<'_>],
+    runs: ZooOptions,
     out: Option<PathBuf>,
-    read: &Read<'_>,
-) -> Result<Vec<Outcome>> {
+    read: &ParseOrder<'_>,
+) -> Result<Vec<ZooOutcome>> {
     let out = out.map_or_else(|| store::place("zoo"), Ok)?;
     Claim::new(&out)?.keep();
     let environments = environments::provide(&Cache::locate()?, cases);
@@ -34,10 +34,10 @@ pub fn outcomes(
 }
 
 /// The exit code of an experiment with these outcomes.
-pub fn exit(outcomes: &[Outcome]) -> Result<Exit> {
+pub fn exit(outcomes: &[ZooOutcome]) -> Result<Exit> {
     ensure!(
         outcomes.iter().any(|outcome| outcome.skipped.is_none()),
         "nothing ran: no chosen row can be run here; the reasons are above"
     );
-    Ok(Verdict::worst(outcomes.iter().map(Outcome::verdict)).map_or(Exit::Clean, Exit::from))
+    Ok(Verdict::worst(outcomes.iter().map(ZooOutcome::verdict)).map_or(Exit::Clean, Exit::from))
 }

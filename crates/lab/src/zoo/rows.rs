@@ -9,7 +9,7 @@ use zprobe_zoo::{Release, ZooRow, registry};
 
 /// A case of the zoo: a row on one of its releases.
 #[derive(Clone, Copy)]
-pub struct Case<'a> {
+pub struct ZooCase<'a> {
     /// The row of the bug.
     pub row: &'a ZooRow,
     /// The release that the bug is tried on.
@@ -18,7 +18,7 @@ pub struct Case<'a> {
     pub number: usize,
 }
 
-impl Case<'_> {
+impl ZooCase<'_> {
     /// A name for the directory of the run, unique among the cases of its row.
     pub fn file_name(&self) -> String {
         let packages = self.release.packages.file_name();
@@ -54,11 +54,11 @@ fn one(name: &str) -> Result<ZooRow> {
 }
 
 /// Every release of every row; with `only`, the releases that any of its texts matches.
-pub fn cases<'a>(rows: &'a [ZooRow], only: &[String]) -> Result<Vec<Case<'a>>> {
+pub fn cases<'a>(rows: &'a [ZooRow], only: &[String]) -> Result<Vec<ZooCase<'a>>> {
     let all = || {
         rows.iter().flat_map(|row| {
             let releases = row.releases.iter().enumerate();
-            releases.map(move |(number, release)| Case { row, release, number })
+            releases.map(move |(number, release)| ZooCase { row, release, number })
         })
     };
     for text in only {

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 
 use super::environments::Environments;
-use super::rows::Case;
+use super::rows::ZooCase;
 use crate::limits::{CANNOT_RUN, Limits};
-use crate::order::Read;
+use crate::order::ParseOrder;
 use crate::queue::{NotStarted, Queue};
 use crate::recorded::reported;
 use crate::worker::Worker;
@@ -18,7 +18,7 @@ use zprobe_zoo::BugScript;
 
 /// The outcome of a case.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ZooOutcome {
     /// The result of the run, or the reason why there was no run.
     pub got: String,
     /// True if the result is the expected one.
@@ -33,7 +33,7 @@ pub struct Outcome {
     pub dir: Option<PathBuf>,
 }
 
-impl Outcome {
+impl ZooOutcome {
     /// The outcome of a case that could be run, but has no run.
     fn without_run(got: String) -> Self {
         Self { got, ok: false, skipped: None, not_tried: None, interrupted: false, dir: None }
@@ -89,25 +89,25 @@ impl Outcome {
 
 /// The options for the runs of the zoo.
 #[derive(Clone, Copy, Debug)]
-pub struct Runs {
+pub struct ZooOptions {
     /// The number of runs that are made side by side.
     pub jobs: usize,
     /// True if nothing is started after the first unexpected result.
     pub fail_fast: bool,
 }
 
-impl Runs {
+impl ZooOptions {
     /// Runs all cases, and returns their outcomes in the same order.
     pub(super) fn all(
         self,
-        cases: &[Case<'_>],
+        cases: &[ZooCase<'_>],
         environments: &Environments<'_>,
         out: &Path,
-        read: &Read<'_>,
-    ) -> Result<Vec<Outcome>> {
+        read: &ParseOrder<'_>,
+    ) -> Result<Vec<ZooOutcome>> {
         let queue = Queue::new(cases.len())?.fail_fast(self.fail_fast).announcing();
         let limits = Limits::default();
-        let label = |case: &Case<'_>| format!("{} on {}", case.row.name, case.release.label());
+        let label = |case: &ZooCase<'_>| format!("{} on {}", case.row.name, case.release.label());
         let outcomes = queue.all(
             cases,
             (self.jobs, |number| Worker::new(out.join(format!("worker-{number}")))),
@@ -117,9 +117,9 @@ impl Runs {
                 let is_stopped = queue.is_interrupted(worker.was_stopped());
                 let outcome = outcome.or_else(|error| match is_stopped {
                     true => Err(NotStarted::Interrupted),
-                    false => Ok(Outcome {
+                    false => Ok(ZooOutcome {
                         dir: Some(place(case, out)).filter(|dir| dir.exists()),
-                        ..Outcome::without_run(error)
+                        ..ZooOutcome::without_run(error)
                     }),
                 })?;
                 queue.say(format_args!("{}: {}", label(case), outcome.words()));
@@ -129,7 +129,7 @@ impl Runs {
                 Ok(outcome)
             },
         );
-        Ok(outcomes.into_iter().map(|it| it.unwrap_or_else(Outcome::not_tried)).collect())
+        Ok(outcomes.into_iter().map(|it| it.unwrap_or_else(ZooOutcome::not_tried)).collect())
     }
 }
 
@@ -164,7 +164,7 @@ fn of_script(script: &BugScript, python: &Path, dir: &Path) -> Result<Report> {
 }
 
 /// The directory of a case's run.
-fn place(case: &Case<'_>, out: &Path) -> PathBuf {
+fn place(case: &ZooCase<'_>, out: &Path) -> PathBuf {
     out.join(&case.row.name).join(case.file_name())
 }
 
@@ -173,13 +173,13 @@ fn place(case: &Case<'_>, out: &Path) -> PathBuf {
 /// # Errors
 /// The reason why there was no run, in the words of the table.
 fn run(
-    case: &Case<'_>,
+    case: &ZooCase<'_>,
     environments: &Environments<'_>,
     limits: &Limits,
-    read: &Read<'_>,
+    read: &ParseOrder<'_>,
     worker: &mut Worker,
     out: &Path,
-) -> Result<Outcome, String> {
+) -> Result<ZooOutcome, String> {
     let python = match environments.get(&case.release.packages) {
         None => None,
         Some(Ok(python)) => Some(python),
@@ -198,19 +198,19 @@ fn run(
         let arguments: Vec<String> = arguments.chain(own.into_iter().flatten()).collect();
         let order = read(&arguments).map_err(did_not_run)?;
         if let Some(reason) = python.and_then(|python| limits.refusal(&order.spec, python)) {
-            return Ok(Outcome::skipped(reason));
+            return Ok(ZooOutcome::skipped(reason));
         }
         worker.report(order, &dir)
     };
     let report = report.map_err(did_not_run)?;
     let judgement = case.row.judge(case.release, &report);
     let outcome = match report.limit().filter(|_| !judgement.ok) {
-        Some(reason) => Outcome::skipped(reason),
+        Some(reason) => ZooOutcome::skipped(reason),
         None if report.run.ending == Ending::Interrupted => {
-            let outcome = Outcome::without_run("interrupted".to_owned());
-            Outcome { interrupted: true, ..outcome }
+            let outcome = ZooOutcome::without_run("interrupted".to_owned());
+            ZooOutcome { interrupted: true, ..outcome }
         }
-        None => Outcome { ok: judgement.ok, ..Outcome::without_run(judgement.got) },
+        None => ZooOutcome { ok: judgement.ok, ..ZooOutcome::without_run(judgement.got) },
     };
-    Ok(Outcome { dir: Some(dir), ..outcome })
+    Ok(ZooOutcome { dir: Some(dir), ..outcome })
 }

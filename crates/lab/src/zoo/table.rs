@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::rows::Case;
-use super::run::Outcome;
+use super::rows::ZooCase;
+use super::run::ZooOutcome;
 use crate::limits::CANNOT_RUN;
 use crate::queue::NotStarted;
 use crate::table::{grid, to_json};
@@ -16,7 +16,7 @@ use zprobe_report::words::amount;
 use zprobe_zoo::ZooRow;
 
 /// The table of the cases that would be tried.
-pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
+pub fn list(cases: &[ZooCase<'_>], form: Form) -> Result<String> {
     if form == Form::Json {
         return to_json(&cases.iter().map(case_json).collect::<Vec<_>>());
     }
@@ -25,7 +25,7 @@ pub fn list(cases: &[Case<'_>], form: Form) -> Result<String> {
 }
 
 /// The table of the cases that were tried, with their outcomes.
-pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<String> {
+pub fn outcomes(cases: &[ZooCase<'_>], outcomes: &[ZooOutcome], form: Form) -> Result<String> {
     let both = || cases.iter().zip(outcomes);
     if form == Form::Json {
         let objects = both().map(|(case, outcome)| {
@@ -76,7 +76,7 @@ pub fn outcomes(cases: &[Case<'_>], outcomes: &[Outcome], form: Form) -> Result<
 }
 
 /// The number of skipped runs for each reason.
-fn skipped(outcomes: &[Outcome]) -> BTreeMap<&str, usize> {
+fn skipped(outcomes: &[ZooOutcome]) -> BTreeMap<&str, usize> {
     let mut reasons = BTreeMap::new();
     for reason in outcomes.iter().filter_map(|outcome| outcome.skipped.as_deref()) {
         *reasons.entry(reason).or_default() += 1;
@@ -84,11 +84,11 @@ fn skipped(outcomes: &[Outcome]) -> BTreeMap<&str, usize> {
     reasons
 }
 
-fn case_cells(case: &Case<'_>) -> [String; 3] {
+fn case_cells(case: &ZooCase<'_>) -> [String; 3] {
     [case.row.name.clone(), case.release.label(), case.release.expect.to_string()]
 }
 
-fn case_json(case: &Case<'_>) -> Value {
+fn case_json(case: &ZooCase<'_>) -> Value {
     json!({
         "row": case.row.name,
         "title": case.row.title,
@@ -101,11 +101,11 @@ fn case_json(case: &Case<'_>) -> Value {
 }
 
 /// Appends the story of each row, below the table.
-fn stories(text: &mut String, cases: &[Case<'_>]) {
-    let mut told: Vec<&str> = Vec::new();
-    for Case { row, .. } in cases {
-        if !told.contains(&row.name.as_str()) {
-            told.push(&row.name);
+fn stories(text: &mut String, cases: &[ZooCase<'_>]) {
+    let mut shown: Vec<&str> = Vec::new();
+    for ZooCase { row, .. } in cases {
+        if !shown.contains(&row.name.as_str()) {
+            shown.push(&row.name);
             text.push_str(&story(row));
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::link::{AgentLine, BEAT, Link};
 use super::message::AgentMessage;
-use super::{AgentRole, RendezvousError, SHUTDOWN_TIMEOUT, interface_of, rendezvous};
+use super::{JobPart, RendezvousError, SHUTDOWN_TIMEOUT, interface_of, rendezvous};
 use crate::LaunchError;
 use crate::channel::ChannelState;
 use crate::job::JobRendezvous;
@@ -23,7 +23,7 @@ const LONG: usize = 4096;
 /// The agent of rank 0, which leads the job, from the point of view of another agent.
 #[derive(Debug)]
 pub struct Leader {
-    role: AgentRole,
+    role: JobPart,
     link: Link,
     run_id: String,
     interface: String,
@@ -77,7 +77,7 @@ impl Leader {
     /// # Errors
     /// Fails if the leader is not found within `patience`, or if the leader ends the job.
     pub fn find(
-        mut role: AgentRole,
+        mut role: JobPart,
         settings: &Value,
         rendezvous: &JobRendezvous,
         patience: Duration,

@@ -42,7 +42,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20).saturating_add(KILL_G
 
 /// The part of a job that this process performs.
 #[derive(Clone, Debug)]
-pub struct AgentRole {
+pub struct JobPart {
     /// The number of this process, its ranks and its machine.
     pub agent: Agent,
     /// The number of agents of the job.
@@ -51,7 +51,7 @@ pub struct AgentRole {
     pub local: (usize, usize),
 }
 
-impl AgentRole {
+impl JobPart {
     /// Returns the part of the process with the number `index`, in a job whose processes each start `ranks` ranks.
     pub fn new(index: usize, agents: usize, ranks: usize, local: (usize, usize)) -> Self {
         let machine =

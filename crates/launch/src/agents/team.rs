@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::link::{AgentLine, BEAT, Link};
 use super::message::{Agent, AgentMessage};
-use super::{AgentRole, RendezvousError, SHUTDOWN_TIMEOUT, interface_of, rendezvous};
+use super::{JobPart, RendezvousError, SHUTDOWN_TIMEOUT, interface_of, rendezvous};
 use crate::LaunchError;
 use crate::channel::ChannelState;
 use crate::job::JobRendezvous;
@@ -25,7 +25,7 @@ use zprobe_model::trace::{AgentLoss, Event};
 /// All other agents of a job, from the point of view of the leader.
 #[derive(Debug)]
 pub struct Team {
-    role: AgentRole,
+    role: JobPart,
     members: Vec<TeamMember>,
     /// The address at which all other agents reach this machine; `None` if they reach it at different addresses.
     address: Option<IpAddr>,
@@ -81,7 +81,7 @@ impl Team {
     /// # Errors
     /// Fails if an agent does not connect within `patience`, or is about to run something else.
     pub fn gather(
-        role: AgentRole,
+        role: JobPart,
         settings: &Value,
         run_id: &str,
         rendezvous: &JobRendezvous,

@@ -48,7 +48,12 @@ impl Fixture {
     }
 
     /// Searches between two commits, marking each commit by its word; returns the result and the tried commits.
-    fn search(&self, old: &str, new: &str, first_parent: bool) -> Result<(Found, Vec<String>)> {
+    fn search(
+        &self,
+        old: &str,
+        new: &str,
+        first_parent: bool,
+    ) -> Result<(Vec<String>, Vec<String>)> {
         let clone = self.open().cloned(&self.dir.path().join("clone")).unwrap();
         let mut tried = Vec::new();
         let found = clone.bisect((old, new), first_parent, &mut |id, _| {
@@ -56,9 +61,9 @@ impl Fixture {
             clone.check_out(id)?;
             let word = fs::read_to_string(clone.dir().join("word"))?;
             Ok(match word.as_str() {
-                "old" => Some(Mark::Old),
-                "new" => Some(Mark::New),
-                "broken" => Some(Mark::Skipped),
+                "old" => Some(TrialMark::Old),
+                "new" => Some(TrialMark::New),
+                "broken" => Some(TrialMark::Skipped),
                 _ => None,
             })
         });
@@ -84,15 +89,29 @@ fn line(words: &[&str]) -> (Fixture, Vec<String>) {
 fn git_finds_the_first_new_commit_with_few_trials() {
     let (fixture, all) = line(&["old", "old", "old", "new", "new", "new", "new"]);
     let (found, tried) = fixture.search(&all[0], &all[7], false).unwrap();
-    assert_eq!(found, Found::First(vec![all[4].clone()]));
+    assert_eq!(found, [all[4].clone()]);
     assert!(tried.len() <= 3, "{tried:?}");
+}
+
+#[test]
+fn the_number_of_trials_to_follow_is_the_estimate_of_git() {
+    let (fixture, all) = line(&["old", "old", "old", "new", "new", "new", "new"]);
+    let clone = fixture.open().cloned(&fixture.dir.path().join("clone")).unwrap();
+    let mut estimates = Vec::new();
+    let found = clone.bisect((&all[0], &all[7]), false, &mut |id, left| {
+        estimates.push(left);
+        let is_new = all[4..].iter().any(|new| new == id);
+        Ok(Some(if is_new { TrialMark::New } else { TrialMark::Old }))
+    });
+    assert_eq!(found.unwrap(), [all[4].clone()]);
+    assert_eq!(estimates, [Some(2), Some(1), Some(0)]);
+    assert_eq!(steps_left("Bisecting: a merge base must be tested\n"), None);
 }
 
 #[test]
 fn commits_that_cannot_be_tested_are_named_where_they_matter() {
     let (fixture, all) = line(&["old", "broken", "broken", "new"]);
-    let (found, _) = fixture.search(&all[0], &all[4], false).unwrap();
-    let Found::First(mut first) = found else { panic!("{found:?}") };
+    let (mut first, _) = fixture.search(&all[0], &all[4], false).unwrap();
     first.sort();
     let mut expected = all[2..].to_vec();
     expected.sort();
@@ -102,7 +121,7 @@ fn commits_that_cannot_be_tested_are_named_where_they_matter() {
 #[test]
 fn a_trial_without_a_mark_ends_the_search() {
     let (fixture, all) = line(&["old", "stop", "stop", "new", "new"]);
-    assert_eq!(fixture.search(&all[0], &all[5], false).unwrap().0, Found::Ended);
+    assert!(fixture.search(&all[0], &all[5], false).unwrap().0.is_empty());
 }
 
 #[test]
@@ -119,10 +138,9 @@ fn of_a_merge_the_commit_on_the_branch_is_found_or_the_merge_itself() {
     let repository = fixture.open();
     assert_eq!(repository.between(&old, &merge, false).unwrap().len(), 4);
     assert_eq!(repository.between(&old, &merge, true).unwrap().len(), 2);
-    let first = |it: &String| Found::First(vec![it.clone()]);
-    assert_eq!(fixture.search(&old, &merge, false).unwrap().0, first(&culprit));
+    assert_eq!(fixture.search(&old, &merge, false).unwrap().0, [culprit]);
     fs::remove_dir_all(fixture.dir.path().join("clone")).unwrap();
-    assert_eq!(fixture.search(&old, &merge, true).unwrap().0, first(&merge));
+    assert_eq!(fixture.search(&old, &merge, true).unwrap().0, [merge.clone()]);
 }
 
 #[test]
@@ -136,7 +154,7 @@ fn an_old_end_on_a_branch_of_its_own_is_searched_from_where_the_branches_part() 
     let culprit = fixture.commit("new", "the change");
     let new = fixture.commit("new", "later");
     let (found, tried) = fixture.search(&release, &new, false).unwrap();
-    assert_eq!(found, Found::First(vec![culprit.clone()]));
+    assert_eq!(found, [culprit.clone()]);
     assert_eq!(tried[0], base);
     // The change was reverted on this branch only.
     fixture.git(&["checkout", "--quiet", "-b", "mended", &culprit]);

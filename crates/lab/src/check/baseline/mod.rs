@@ -23,12 +23,12 @@ pub const FILE: &str = "zprobe-baseline.toml";
 pub struct Baseline {
     /// The path of the baseline.
     file: String,
-    entries: Vec<Entry>,
+    entries: Vec<BaselineEntry>,
 }
 
 /// An entry of a baseline: a finding that is accepted.
 #[derive(Clone, Debug, PartialEq)]
-struct Entry {
+struct BaselineEntry {
     /// The line of the entry in its file, from 1.
     line: usize,
     /// The code of the finding's rule.
@@ -45,7 +45,7 @@ struct Entry {
     expires: Date,
 }
 
-impl Entry {
+impl BaselineEntry {
     fn is_about(&self, case: &Case) -> bool {
         self.probe.matches(&case.id()) || self.probe.matches(&case.probe)
     }
@@ -103,8 +103,8 @@ impl Baseline {
         notices
     }
 
-    fn notice(&self, kind: NoticeKind, entry: &Entry) -> Notice {
-        let Entry { line, code, probe, reason, expires, .. } = entry;
+    fn notice(&self, kind: NoticeKind, entry: &BaselineEntry) -> Notice {
+        let BaselineEntry { line, code, probe, reason, expires, .. } = entry;
         let message = match kind {
             NoticeKind::Expired => format!(
                 "{code} in `{probe}` was accepted until {expires} ({reason}); the entry has expired: fix the bug, or \

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::value::{Date, Datetime};
 
-use super::{Baseline, Entry};
+use super::{Baseline, BaselineEntry};
 use zprobe_model::document::{Complaint, Document};
 
 /// The content of a baseline file.
@@ -14,14 +14,14 @@ use zprobe_model::document::{Complaint, Document};
 pub struct BaselineFile {
     /// The findings that are accepted.
     #[serde(default)]
-    #[schemars(with = "Vec<FileEntry>")]
-    accept: Vec<Spanned<FileEntry>>,
+    #[schemars(with = "Vec<BaselineFileEntry>")]
+    accept: Vec<Spanned<BaselineFileEntry>>,
 }
 
 /// An `[[accept]]` entry of a baseline file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct FileEntry {
+struct BaselineFileEntry {
     /// The code of the finding's rule.
     #[schemars(with = "String")]
     code: Spanned<String>,
@@ -49,7 +49,7 @@ impl Baseline {
     pub fn read(document: &Document) -> Result<Self, Complaint> {
         let file: BaselineFile = document.read()?;
         let entries = file.accept.iter().map(|entry| {
-            let FileEntry { code, probe, rank, param, reason, expires } = entry.get_ref();
+            let BaselineFileEntry { code, probe, rank, param, reason, expires } = entry.get_ref();
             let rule = code.get_ref().parse().map_err(|_| {
                 let text = code.get_ref();
                 let problem =
@@ -71,7 +71,7 @@ impl Baseline {
                 let problem = "expires: is not a date; write a day like 2026-12-31";
                 return Err(document.complain(expires.span(), problem));
             };
-            Ok(Entry {
+            Ok(BaselineEntry {
                 line: document.place(entry.span()).0,
                 code: rule,
                 probe: pattern,

@@ -3,8 +3,8 @@
 mod page;
 mod plot;
 
-use self::page::Page;
-use super::{Comparison, Difference, Step};
+use self::page::ComparisonPage;
+use super::{ComparedStep, Comparison, SettingDifference};
 use zprobe_model::visible::{self, Visible};
 use zprobe_report::Form;
 use zprobe_report::words::{amount, two_digits};
@@ -19,8 +19,8 @@ const SHOWN: usize = 6;
 pub fn render(comparison: &Comparison, form: Form) -> serde_json::Result<String> {
     let mut page = match form {
         Form::Json => return visible::json(comparison),
-        Form::Markdown => Page::markdown(),
-        _ => Page::plain(),
+        Form::Markdown => ComparisonPage::markdown(),
+        _ => ComparisonPage::plain(),
     };
     let comparison = &*Visible::of(comparison)?;
     head(&mut page, comparison);
@@ -39,7 +39,7 @@ pub fn render(comparison: &Comparison, form: Form) -> serde_json::Result<String>
     Ok(page.text())
 }
 
-fn head(page: &mut Page, comparison: &Comparison) {
+fn head(page: &mut ComparisonPage, comparison: &Comparison) {
     let Comparison { names, verdicts, findings, .. } = comparison;
     page.headline(&headline(comparison));
     page.line(&format!("A: {}: {}", names.a, verdicts.a));
@@ -88,12 +88,12 @@ fn headline(comparison: &Comparison) -> String {
     }
 }
 
-fn differences(rows: &[Difference]) -> Vec<Vec<String>> {
+fn differences(rows: &[SettingDifference]) -> Vec<Vec<String>> {
     let cell = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     rows.iter().map(|row| vec![row.name.clone(), cell(&row.a), cell(&row.b)]).collect()
 }
 
-fn weights(page: &mut Page, comparison: &Comparison) {
+fn weights(page: &mut ComparisonPage, comparison: &Comparison) {
     if !comparison.weights_compared {
         page.title("Contribution weights");
         page.line("not compared: the runs do not have the same ranks and microbatches");
@@ -119,7 +119,7 @@ fn weights(page: &mut Page, comparison: &Comparison) {
 }
 
 /// Writes loss and gradient norm of each step as a table, the largest gaps, and the curves.
-fn steps(page: &mut Page, comparison: &Comparison) {
+fn steps(page: &mut ComparisonPage, comparison: &Comparison) {
     let steps = &comparison.steps;
     let Some(last) = steps.last() else { return };
     page.title("Loss and norm of the gradient, per step");
@@ -130,7 +130,7 @@ fn steps(page: &mut Page, comparison: &Comparison) {
     }
     let value = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6}"));
     let gap = |gap: Option<f64>| gap.map_or("-".to_owned(), number);
-    let row = |step: &Step| {
+    let row = |step: &ComparedStep| {
         let mut row = vec![
             step.step.to_string(),
             value(step.loss.a),
@@ -153,7 +153,7 @@ fn steps(page: &mut Page, comparison: &Comparison) {
     if let Some((gap, step)) = norm_gaps.max_by(|one, other| one.0.total_cmp(&other.0)) {
         page.line(&format!("largest norm gap: {} % (step {step})", number(gap)));
     }
-    let curve = |of: fn(&Step) -> Option<f64>| steps.iter().map(of).collect::<Vec<_>>();
+    let curve = |of: fn(&ComparedStep) -> Option<f64>| steps.iter().map(of).collect::<Vec<_>>();
     for (title, a, b) in [
         ("loss", curve(|step| step.loss.a), curve(|step| step.loss.b)),
         (
@@ -168,7 +168,7 @@ fn steps(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-fn norms(page: &mut Page, comparison: &Comparison) {
+fn norms(page: &mut ComparisonPage, comparison: &Comparison) {
     if comparison.norms.is_empty() {
         return;
     }

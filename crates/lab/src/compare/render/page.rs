@@ -8,12 +8,12 @@ use zprobe_report::render::markdown::{block, escaped};
 use zprobe_report::words::one_line;
 
 /// A text that is written section by section.
-pub struct Page {
+pub struct ComparisonPage {
     is_markdown: bool,
     text: String,
 }
 
-impl Page {
+impl ComparisonPage {
     /// An empty page for a terminal.
     pub fn plain() -> Self {
         Self { is_markdown: false, text: String::new() }

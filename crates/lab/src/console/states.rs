@@ -1,4 +1,4 @@
-//! The current position of every rank of a run: its step, microbatch and phase.
+//! The states of all ranks of a run: step, microbatch and phase of each rank.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use zprobe_model::spec::{MOST_RANKS, RunSpec};
 use zprobe_model::trace::{Event, Outcome, Phase, Record};
 use zprobe_report::words::counted;
 
-/// The current position of every rank of a run: its step, microbatch and phase.
-pub struct Standing {
-    ranks: Vec<Rank>,
+/// The states of all ranks of a run: how far each rank has come.
+pub struct RankStates {
+    ranks: Vec<RankState>,
     /// The number of steps that every rank has completed.
     steps_done: usize,
     /// The module whose import a host, or a rank that is not ready, began last; `None` if no import is going on.
     importing: Option<String>,
 }
 
-/// The current position of one rank.
+/// The state of a rank: its step, microbatch and phase.
 #[derive(Clone, Default)]
-struct Rank {
+struct RankState {
     is_ready: bool,
     at: Option<(usize, usize, Phase)>,
     in_collective: bool,
@@ -25,13 +25,13 @@ struct Rank {
     has_finished: bool,
 }
 
-impl Standing {
-    /// The standing before the first record of any rank.
+impl RankStates {
+    /// The states before the first record of any rank.
     pub fn new(spec: &RunSpec) -> Self {
-        Self { ranks: vec![Rank::default(); spec.world_size], steps_done: 0, importing: None }
+        Self { ranks: vec![RankState::default(); spec.world_size], steps_done: 0, importing: None }
     }
 
-    /// Updates the standing with a record, and returns a line for the log if the record is a milestone.
+    /// Updates the states with a record, and returns a line for the log if the record is a milestone.
     pub fn see(&mut self, record: &Record) -> Option<String> {
         match (&record.event, record.rank) {
             (Event::TimedOut { silent, timeout_s, waiting }, None) => {
@@ -65,7 +65,7 @@ impl Standing {
             (event, Some(rank)) => {
                 if let Event::RankJoined { world_size, .. } = event {
                     let ranks = (*world_size).min(MOST_RANKS).max(self.ranks.len());
-                    self.ranks.resize(ranks, Rank::default());
+                    self.ranks.resize(ranks, RankState::default());
                 }
                 self.of_rank(self.ranks.get(rank).is_some().then_some(rank)?, event)
             }
@@ -99,7 +99,7 @@ impl Standing {
 
     /// Counts a step that all ranks have completed, and returns a line about the step.
     fn step_done(&mut self) -> Option<String> {
-        let done = |rank: &Rank| match rank.at {
+        let done = |rank: &RankState| match rank.at {
             Some((step, ..)) => step + usize::from(rank.has_finished),
             None => 0,
         };
@@ -115,7 +115,7 @@ impl Standing {
         zprobe_report::words::amount(self.ranks.len(), "rank")
     }
 
-    /// The number of backwards that every rank has begun.
+    /// The number of backward passes that every rank has begun.
     pub fn done(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.backwards).min().unwrap_or(0)
     }
@@ -171,49 +171,49 @@ mod tests {
 
     use super::*;
 
-    /// The lines in the log of a recorded run, and the final standing of its ranks.
-    fn log(name: &str) -> (Vec<String>, Standing) {
+    /// The log lines of a recorded run and the final status of its ranks.
+    fn log(name: &str) -> (Vec<String>, RankStates) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join(name)).unwrap();
-        let mut standing = Standing::new(&trace.spec);
-        let lines = trace.records.iter().filter_map(|record| standing.see(record)).collect();
-        (lines, standing)
+        let mut states = RankStates::new(&trace.spec);
+        let lines = trace.records.iter().filter_map(|record| states.see(record)).collect();
+        (lines, states)
     }
 
     #[test]
     fn a_log_has_a_line_for_each_step_that_all_ranks_have_done() {
-        let (lines, standing) = log("clean-three-ranks");
+        let (lines, states) = log("clean-three-ranks");
         assert_eq!(lines, ["3 ranks ready", "step 0 done", "step 1 done"]);
-        assert_eq!(standing.done(), 6, "2 steps of 3 microbatches");
-        assert_eq!(standing.summary(), "3 finished");
+        assert_eq!(states.done(), 6, "2 steps of 3 microbatches");
+        assert_eq!(states.summary(), "3 finished");
     }
 
     #[test]
     fn an_import_has_a_line_once_and_is_over_when_ranks_are_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join("clean-three-ranks")).unwrap();
-        let mut standing = Standing::new(&trace.spec);
+        let mut states = RankStates::new(&trace.spec);
         let record = |rank, event| Record { rank, event, ..trace.records[0].clone() };
         let importing = |rank| record(rank, Event::Importing { what: "deepspeed".to_owned() });
-        assert_eq!(standing.see(&importing(None)).as_deref(), Some("importing deepspeed"));
-        assert_eq!(standing.see(&importing(Some(1))), None, "a rank imports the same");
-        assert_eq!(standing.headline(), "importing deepspeed");
-        standing.see(&record(None, Event::RankSpawned { rank: 0, pid: 7, agent: None }));
-        assert_eq!(standing.headline(), "starting ranks");
+        assert_eq!(states.see(&importing(None)).as_deref(), Some("importing deepspeed"));
+        assert_eq!(states.see(&importing(Some(1))), None, "a rank imports the same");
+        assert_eq!(states.headline(), "importing deepspeed");
+        states.see(&record(None, Event::RankSpawned { rank: 0, pid: 7, agent: None }));
+        assert_eq!(states.headline(), "starting ranks");
         for rank in 0..3 {
             let versions = Default::default();
-            standing
+            states
                 .see(&record(Some(rank), Event::RankReady { versions, device: "cpu".to_owned() }));
         }
-        assert_eq!(standing.headline(), "backwards");
+        assert_eq!(states.headline(), "backwards");
     }
 
     #[test]
     fn a_log_says_which_ranks_are_silent_and_where_they_are() {
-        let (lines, standing) = log("rank-hangs");
+        let (lines, states) = log("rank-hangs");
         assert_eq!(lines, ["2 ranks ready", "no event for 2 s: ranks 0 and 1"]);
-        assert_eq!(standing.words(0), "step 0, microbatch 1: reduce, in a collective");
-        assert_eq!(standing.words(1), "step 0, microbatch 1: forward");
-        assert_eq!(standing.summary(), "1 forward, 1 reduce");
+        assert_eq!(states.words(0), "step 0, microbatch 1: reduce, in a collective");
+        assert_eq!(states.words(1), "step 0, microbatch 1: forward");
+        assert_eq!(states.summary(), "1 forward, 1 reduce");
     }
 }
