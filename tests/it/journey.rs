@@ -145,11 +145,8 @@ fn uses_inside(folder: &str, root: &str) -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn no_module_of_the_command_line_the_laboratory_or_the_diagnosis_uses_one_that_uses_it() {
-    let folders = [
-        ("src/cli", "crate::cli"),
-        ("crates/lab/src", "crate"),
-        ("crates/diagnose/src", "crate"),
-    ];
+    let folders =
+        [("src/cli", "crate::cli"), ("crates/lab/src", "crate"), ("crates/diagnose/src", "crate")];
     for (folder, root) in folders {
         let mut left = uses_inside(folder, root);
         assert!(left.len() > 10, "the modules of {folder} were not found");
