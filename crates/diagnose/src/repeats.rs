@@ -1,13 +1,13 @@
 //! The comparison of repeats of the same run. If repeats differ in any bit, chance has decided something.
 //!
-//! Each repeat is diagnosed by itself, like any run. In addition, all of its recorded values are compared with those
-//! of the first repeat at the same [`Moment`]. A value that a repeat lacks because it ended early is no difference.
+//! Each repeat is diagnosed by itself, like any run. All of its recorded values are also compared with those of the
+//! first repeat at the same [`RecordedAt`]. A value that a repeat lacks because it ended early is no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnosis::{diagnose, examine};
 use crate::observed::Observed;
-use crate::race::{FirstDifference, Moment, ValueDifference, difference, moments};
+use crate::race::{FirstDifference, RecordedAt, ValueDifference, difference, moments};
 use crate::rules;
 use zprobe_model::trace::Trace;
 use zprobe_report::words::{amount, counted};
@@ -17,11 +17,11 @@ use zprobe_report::{Consequence, Finding, RepeatDifference, Repeats, Report, Sev
 pub struct RepeatComparison {
     first: Trace,
     /// The number of repeats that reached each moment.
-    seen: BTreeMap<Moment, usize>,
+    seen: BTreeMap<RecordedAt, usize>,
     /// The numbers of the repeats that differ from the first one, by moment.
-    differing: BTreeMap<Moment, Vec<usize>>,
+    differing: BTreeMap<RecordedAt, Vec<usize>>,
     /// The values that differ at the first moment at which each repeat differs from repeat 0.
-    how: BTreeMap<Moment, ValueDifference>,
+    how: BTreeMap<RecordedAt, ValueDifference>,
     /// The verdict on each repeat.
     verdicts: Vec<Verdict>,
     /// The findings of each repeat.
@@ -64,13 +64,13 @@ impl RepeatComparison {
         let (observed, other) = (Observed::new(&self.first), Observed::new(trace));
         let both_finished = observed.processes.all_finished() && other.processes.all_finished();
         let mut is_first = true;
-        let mut note = |moment: Moment, how: ValueDifference| {
+        let mut note = |moment: RecordedAt, how: ValueDifference| {
             self.differing.entry(moment).or_default().push(number);
             if std::mem::take(&mut is_first) {
                 self.how.entry(moment).or_insert(how);
             }
         };
-        let all: BTreeSet<Moment> = ours.keys().chain(theirs.keys()).copied().collect();
+        let all: BTreeSet<RecordedAt> = ours.keys().chain(theirs.keys()).copied().collect();
         for moment in all {
             match (ours.get(&moment), theirs.get(&moment)) {
                 (Some(one), Some(two)) => {

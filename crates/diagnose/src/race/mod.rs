@@ -6,13 +6,13 @@ use crate::observed::Observed;
 use zprobe_report::words::amount;
 
 use self::moments::{DifferingElements, InParam, RecordedValue, elements};
-pub use self::moments::{Moment, ValueKind, moments};
+pub use self::moments::{RecordedAt, ValueKind, moments};
 
 /// The first moment at which repeats of a run differ.
 #[derive(Clone, Debug)]
 pub struct FirstDifference {
     /// The moment, on the first rank that differs.
-    pub moment: Moment,
+    pub moment: RecordedAt,
     /// The ranks that differ at this moment.
     pub ranks: Vec<usize>,
     /// The numbers of the repeats that differ from the first one at this moment, on any rank.

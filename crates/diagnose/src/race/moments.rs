@@ -8,7 +8,7 @@ use zprobe_model::trace::{Event, LayoutName, Payload, Point, Trace};
 
 /// The time at which a rank recorded a value. Moments are ordered as in the run, and moments of the same time by rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct RecordedAt {
     /// The index of the optimizer step; `None` before the first step.
     pub step: Option<usize>,
     /// The microbatch in which the value was recorded, or the part of the step after the last microbatch.
@@ -52,7 +52,7 @@ pub enum RecordedValue<'a> {
     Buffer(LayoutName, &'a Payload),
 }
 
-impl Moment {
+impl RecordedAt {
     /// Returns the microbatch of the moment; `None` for a moment after the accumulation.
     pub fn microbatch(&self) -> Option<usize> {
         match self.microbatch {
@@ -102,13 +102,13 @@ impl RecordedValue<'_> {
 }
 
 /// Returns all recorded values of a run, by moment.
-pub fn moments(trace: &Trace) -> BTreeMap<Moment, RecordedValue<'_>> {
+pub fn moments(trace: &Trace) -> BTreeMap<RecordedAt, RecordedValue<'_>> {
     let mut moments = BTreeMap::new();
     for (sender, event) in trace.events() {
         let Some(rank) = sender else { continue };
         for (step, microbatch, what, left) in left_by(event) {
             let microbatch = microbatch.map_or(Inside::Step, Inside::Microbatch);
-            let mut moment = Moment { step, microbatch, what, occurrence: 0, rank };
+            let mut moment = RecordedAt { step, microbatch, what, occurrence: 0, rank };
             while moments.contains_key(&moment) {
                 moment.occurrence += 1;
             }
