@@ -47,6 +47,10 @@ pub struct WorkingClone {
     dir: PathBuf,
 }
 
+/// Tries a commit and returns its mark, or `None` to end the search. The second argument is the approximate number of
+/// trials to follow; `None` where git names no number.
+type TryCommit<'a> = dyn FnMut(&str, Option<usize>) -> Result<Option<TrialMark>> + 'a;
+
 /// The abbreviated hash of a commit, ten characters long.
 pub fn short(id: &str) -> &str {
     id.get(..SHORT).unwrap_or(id)
@@ -208,8 +212,7 @@ impl WorkingClone {
     }
 
     /// Has `git bisect` search for the first new commit, and returns all candidates for it: more than one if some
-    /// commits could not be tested. `trial` tries a commit, and is given the approximate number of trials to follow;
-    /// if `trial` returns `None`, the search ends without a candidate.
+    /// commits could not be tested. If `trial` ends the search, there is no candidate.
     ///
     /// # Errors
     /// When git cannot search between the ends, or a trial fails.
@@ -217,7 +220,7 @@ impl WorkingClone {
         &self,
         (old, new): (&str, &str),
         first_parent: bool,
-        trial: &mut dyn FnMut(&str, Option<usize>) -> Result<Option<TrialMark>>,
+        trial: &mut TryCommit<'_>,
     ) -> Result<Vec<String>> {
         // With `--no-checkout`, only a trial touches the clone's working tree.
         let mut start =
