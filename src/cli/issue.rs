@@ -10,8 +10,8 @@ use bytesize::ByteSize;
 use pep440_rs::Version;
 use zprobe_engines::{self as engines, Tracker};
 use zprobe_lab::attachment::{
-    Attachment, Bisection, Environment, History, MOST_ATTACHMENT, Project, SCRIPT_FILE, Source,
-    archive, kinds,
+    Attachment, AttachmentSource, Bisection, Environment, History, MOST_ATTACHMENT, Project,
+    SCRIPT_FILE, archive, kinds,
 };
 use zprobe_lab::console::{plain, print, say};
 use zprobe_lab::doctor::Python;
@@ -91,7 +91,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
     let private = Private::here(fs::canonicalize(&run_dir).into_iter().collect());
     let environment = look(args, &report, &private)?;
-    let attachment = Attachment::new(&Source {
+    let attachment = Attachment::new(&AttachmentSource {
         run_dir: &trace_dirs(&run_dir)[shown],
         report: &report,
         environment: &environment,

@@ -43,7 +43,7 @@ pub const SCRIPT_FILE: &str = "repro.py";
 const TOO_COMMON: &str = "a word that the report's format needs is also a user name, a host name or a secret on this machine";
 
 /// The sources from which an attachment is made.
-pub struct Source<'a> {
+pub struct AttachmentSource<'a> {
     /// The directory of the run.
     pub run_dir: &'a Path,
     /// The report on the run.
@@ -64,7 +64,7 @@ pub struct Source<'a> {
 
 /// A file of the attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct AttachmentEntry {
     /// The path of the file inside the zip.
     pub path: String,
     /// The description of the file for the manifest.
@@ -85,7 +85,7 @@ pub struct Attachment {
     /// True if the attachment has a script that shows the bug without zprobe.
     pub has_script: bool,
     /// The files of the attachment, the manifest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<AttachmentEntry>,
     /// The number of redactions, by kind.
     pub redacted: BTreeMap<Kind, usize>,
 }
@@ -111,7 +111,7 @@ impl Attachment {
     ///
     /// # Errors
     /// Fails if the trace or a log cannot be read, or if redaction breaks the report's format.
-    pub fn new(source: &Source<'_>) -> Result<Self> {
+    pub fn new(source: &AttachmentSource<'_>) -> Result<Self> {
         let run_dir = source.run_dir;
         let unreadable = || format!("cannot read all of {}", run_dir.display());
         let logs = logs::tails(run_dir).with_context(unreadable)?;

@@ -46,7 +46,7 @@ impl Cut {
 }
 
 /// The properties of a trace line that decide whether the line stays.
-struct Line {
+struct TraceLine {
     rank: Option<usize>,
     length: u64,
     is_buffer: bool,
@@ -75,7 +75,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
     each_line(&path, |text| {
         let record: Option<Record> = serde_json::from_str(text).ok();
         whole += text.len() as u64;
-        lines.push(Line {
+        lines.push(TraceLine {
             rank: record.as_ref().and_then(|record| record.rank),
             length: text.len() as u64,
             is_buffer: record.is_some_and(|it| matches!(it.event, Event::Buffer { .. })),
@@ -97,7 +97,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
 }
 
 /// Chooses the lines that fit into `most` bytes: true for each line that stays.
-fn choose(lines: &[Line], most: u64) -> Vec<bool> {
+fn choose(lines: &[TraceLine], most: u64) -> Vec<bool> {
     let mut left = most;
     let mut stays = vec![false; lines.len()];
     for (line, stays) in lines.iter().zip(&mut stays).filter(|(line, _)| !line.is_buffer) {
@@ -162,8 +162,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn line(rank: usize, length: u64, is_buffer: bool) -> Line {
-        Line { rank: Some(rank), length, is_buffer }
+    fn line(rank: usize, length: u64, is_buffer: bool) -> TraceLine {
+        TraceLine { rank: Some(rank), length, is_buffer }
     }
 
     proptest! {
@@ -172,9 +172,9 @@ mod tests {
             sizes in prop::collection::vec((0usize..4, 1u64..50, any::<bool>()), 0..60),
             most in 0u64..1500,
         ) {
-            let lines: Vec<Line> = sizes.iter().map(|&(r, l, b)| line(r, l, b)).collect();
+            let lines: Vec<TraceLine> = sizes.iter().map(|&(r, l, b)| line(r, l, b)).collect();
             let stays = choose(&lines, most);
-            let kept = |only: &dyn Fn(&Line) -> bool| -> u64 {
+            let kept = |only: &dyn Fn(&TraceLine) -> bool| -> u64 {
                 let both = lines.iter().zip(&stays);
                 both.filter(|(line, stays)| **stays && only(line)).map(|(line, _)| line.length).sum()
             };
