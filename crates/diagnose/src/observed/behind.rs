@@ -5,6 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Observed, Process};
 use zprobe_model::trace::Outcome;
 
+/// The phrases with which the error message of a rank says that another rank was unreachable.
+pub const SYMPTOMS: &[&str] = &[
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "was never reached by rank",
+    "Timed out waiting",
+    "not every rank left",
+    "the TCPStore, which rank 0 hosts, is gone",
+];
+
 impl Observed<'_> {
     /// Returns the first step that each rank of a script skipped while others took it, by rank. A rank that lost the
     /// others because they had finished their last watched step crashed for this reason only.
@@ -66,15 +77,6 @@ impl Process<'_> {
 
     /// True if the error message of the rank says that another rank was unreachable.
     pub fn blames_a_peer(&self) -> bool {
-        const SYMPTOMS: &[&str] = &[
-            "Connection closed by peer",
-            "Connection reset by peer",
-            "Broken pipe",
-            "was never reached by rank",
-            "Timed out waiting",
-            "not every rank left",
-            "the TCPStore, which rank 0 hosts, is gone",
-        ];
         self.failure.is_some_and(|failure| SYMPTOMS.iter().any(|symptom| failure.contains(symptom)))
     }
 }

@@ -14,6 +14,7 @@ use zprobe_model::trace::{
 };
 use zprobe_report::Ending;
 
+pub use self::behind::SYMPTOMS;
 pub use self::parts::{
     Backward, BackwardAt, Broken, BucketFlush, Buffer, Collective, Gathered, Norm, Process, Scaled,
     TimedOut,
@@ -80,7 +81,7 @@ pub struct Observed<'a> {
     /// The announcements of all ranks before a collective on which they disagreed, by sequence number.
     pub mismatches: BTreeMap<u64, &'a [String]>,
     /// The protocol violations.
-    pub broken: Vec<Broken<'a>>,
+    pub broken: Vec<Broken>,
     /// The silence that ended the run; `None` if the watchdog did not end the run.
     pub timed_out: Option<TimedOut>,
     /// The agent that was lost last, as (machine name, reason). The exits of its ranks are recorded after this event.
@@ -374,8 +375,8 @@ impl<'a> Observed<'a> {
                     meetings.leave(*rank);
                 }
             }
-            Event::ProtocolViolated { rank, violation, line } => {
-                self.broken.push(Broken { rank: *rank, violation: *violation, line });
+            Event::ProtocolViolated { rank, violation, .. } => {
+                self.broken.push(Broken { rank: *rank, violation: *violation });
             }
             Event::TimedOut { silent, timeout_s, waiting } => {
                 let ranks = self.processes.len();

@@ -121,13 +121,11 @@ pub struct BucketFlush<'a> {
 
 /// A violation of the rank protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct Broken<'a> {
+pub struct Broken {
     /// The rank that wrote the line; `None` for the process that hosts the ranks.
     pub rank: Option<usize>,
     /// The kind of violation.
     pub violation: Violation,
-    /// The start of the offending line.
-    pub line: &'a str,
 }
 
 /// The silence after which the watchdog ended a run.
