@@ -107,6 +107,10 @@ pub(super) fn manifest(
     if material.command.is_none() {
         let _ = write!(text, "\nThere is no command.txt: {}.\n", issue::NO_COMMAND);
     }
+    if !material.left_out.is_empty() {
+        let _ = write!(text, "\nLeft out; `zprobe issue --with-logs` adds them:\n\n");
+        material.left_out.iter().for_each(|it| text += &format!("- {it}\n"));
+    }
     let _ = write!(text, "\nRedacted and replaced by placeholders: {}.\n", kinds(redacted));
     AttachmentEntry { path: "README.md".to_owned(), about: "this list".to_owned(), text }
 }
