@@ -71,7 +71,9 @@ static FORMS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"(?s)Private-Lines:.*?(?:Private-MAC:[^\n]*|\z)",
         // Tokens with the prefix of a service, which may have too few digits to look random.
         r"\b(?:[a-z][a-z0-9]{1,9}_)?(?:gh[pousr]|gl[a-z]{2,5}|hf|api_org|[op]at|[prs]k|xox[a-z]|xapp|npm|pypi|nvapi|gsk|pplx|xai|hv[bsr]|r8|fw|rpa|v1|shp[a-z]{2}|sbp|pul|rubygems|lsv2|PMAK|GOCSPX|SG|ya29)[-_.](?:[A-Za-z0-9]{1,14}[-_])*[A-Za-z0-9]{16,}[\w=-]*",
-        r"\b[0-9]{8,10}:[A-Za-z0-9_-]{30,}",
+        r"\b(?:gl(?:pat|rt|dt|ptt|ft|soat|imt|agent|cbt)-|dckr_[op]at_|GOCSPX-|ya29\.|hv[bs]\.|SG\.|nvapi-|sk-ant-|HRKU-|pscale_tkn_)[\w.-]{16,}",
+        r"1//0[\w-]{30,}",
+        r"(?:\b|bot)[0-9]{8,10}:[\w-]{30,}",
         r"\b(?:(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{16,}(?:\.[\w-]+)*)",
         // Hexadecimal keys look like digests, so a word of their line must tell what they are.
         r"(?i)\b(?:api.?key|key|login|password|secret|token|wandb)\b[^\n]{0,60}?\b(?P<secret>[0-9a-f]{32,64})\b",
@@ -209,24 +211,35 @@ fn is_drawn(value: &str) -> bool {
 }
 
 /// Returns true if a token looks random: in a part of it without punctuation, letters and digits or lowercase and
-/// uppercase alternate more often than in words. A hexadecimal number is more likely a digest, and a C++ symbol begins
-/// with `_Z`.
+/// uppercase alternate more often than in words. All parts together must alternate in both ways, because names of
+/// settings have many digits. A hexadecimal number is more likely a digest, and a C++ symbol begins with `_Z`.
 fn is_random(token: &str) -> bool {
+    let parts = || token.split(['+', '/', '_', '=', '.', '~', '-']);
     let is_part = |part: &str| {
-        let bytes = part.as_bytes();
-        let changes = bytes.windows(2).filter(|pair| {
-            pair[0].is_ascii_digit() != pair[1].is_ascii_digit()
-                || pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()
-        });
-        let mut kinds = bytes.to_vec();
-        kinds.sort_unstable();
-        kinds.dedup();
-        part.len() >= LEAST_PART
-            && kinds.len() >= 10
-            && changes.count() * 5 >= part.len()
-            && !bytes.iter().all(u8::is_ascii_hexdigit)
+        let (digits, cases) = changes(part);
+        part.len() >= LEAST_PART && is_mixed(part) && (digits + cases) * 5 >= part.len()
     };
-    !token.starts_with("_Z") && token.split(['+', '/', '_', '=', '.', '~', '-']).any(is_part)
+    let all = parts().collect::<String>();
+    let (digits, cases) = changes(&all);
+    let is_all = is_mixed(&all) && digits >= 4 && cases >= 3 && (digits + cases) * 4 >= all.len();
+    !token.starts_with("_Z") && (is_all || parts().any(is_part))
+}
+
+/// The number of places where letters and digits alternate, and where an uppercase letter follows a lowercase one.
+fn changes(text: &str) -> (usize, usize) {
+    let count = |is_change: fn(&[u8]) -> bool| {
+        text.as_bytes().windows(2).filter(|pair| is_change(pair)).count()
+    };
+    let digits = count(|pair| pair[0].is_ascii_digit() != pair[1].is_ascii_digit());
+    (digits, count(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase()))
+}
+
+/// Returns true if a text has many different characters and is no hexadecimal number.
+fn is_mixed(text: &str) -> bool {
+    let mut kinds = text.as_bytes().to_vec();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds.len() >= 10 && !text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Returns true if the text begins with an expression: `tokens[0]`, `getpass()`, `self.token` or `["a", "b"]`.

@@ -212,7 +212,7 @@ pub const ROWS: &[Row] = &[
     row("random, base64", Log, "saw {} there", "[A-Za-z0-9+/]{43}="),
     row("random in a path", Log, "GET /hooks/in/{}/send", "[A-Za-z0-9]{32}"),
     row("unknown prefix", Log, "saw {} there", "newvendor_[A-Za-z0-9]{32}"),
-    row("variable without a telling name", Environment("MY_SETTING"), "{}", "[a-z]{6}-[a-z]{8}"),
+    row("variable without a telling name", NameVariable("MY_SETTING"), "{}", "[a-z]{6}-[a-z]{8}"),
     // Arguments of commands.
     row("flag and value", Log, "started with --token {} --steps 3", WORD),
     row("flag equals value", Log, "started with --token={} --steps 3", WORD),
