@@ -10,8 +10,8 @@ use bytesize::ByteSize;
 use pep440_rs::Version;
 use zprobe_engines::{self as engines, Tracker};
 use zprobe_lab::attachment::{
-    Attachment, Bisection, Environment, History, MOST_ATTACHMENT, Project, SCRIPT_FILE, Source,
-    archive, kinds,
+    Attachment, AttachmentSource, Bisection, Environment, History, MOST_ATTACHMENT, Project,
+    SCRIPT_FILE, archive, kinds,
 };
 use zprobe_lab::console::{plain, print, say};
 use zprobe_lab::doctor::PythonFacts;
@@ -26,6 +26,10 @@ use zprobe_report::{Exit, Report, pointless};
 
 use super::interpreter::inside;
 use super::output::page;
+
+/// The warning about an attachment with the user's own text.
+const READ_FIRST: &str = "warning: the issue has your logs, messages and settings, and redaction may miss something private; \
+                          read its text and every file of the zip before you publish them";
 
 /// The arguments of `zprobe issue`.
 #[derive(clap::Args)]
@@ -67,6 +71,11 @@ pub struct Args {
     #[arg(long, value_name = "VERSION", conflicts_with = "bisection")]
     since: Option<Version>,
 
+    /// Add your own text: the ends of the logs, the ranks' messages, the texts of the configuration and the values of
+    /// variables; read them before you publish them
+    #[arg(long)]
+    with_logs: bool,
+
     /// Maximum size of the trace, before compression
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MB")]
     max_trace_size: ByteSize,
@@ -91,7 +100,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
     let private = Private::here(fs::canonicalize(&run_dir).into_iter().collect());
     let environment = look(args, &report, &private)?;
-    let attachment = Attachment::new(&Source {
+    let attachment = Attachment::new(&AttachmentSource {
         run_dir: &trace_dirs(&run_dir)[shown],
         report: &report,
         environment: &environment,
@@ -99,8 +108,12 @@ pub fn main(args: &Args) -> Result<Exit> {
         project: args.project,
         history: &history,
         max_trace_size: args.max_trace_size.0,
+        with_logs: args.with_logs,
         explain: page,
     })?;
+    if args.with_logs {
+        say(READ_FIRST);
+    }
     if args.print {
         say(format_args!("title: {}", attachment.title));
         plain(&attachment.body)?;
@@ -142,7 +155,8 @@ impl Args {
             Some(format!(" {flag} {}", shlex::try_quote(&value).unwrap_or_default()))
         });
         let force = self.force.then(|| " --force".to_owned());
-        given.chain(force).collect()
+        let with_logs = self.with_logs.then(|| " --with-logs".to_owned());
+        given.chain(force).chain(with_logs).collect()
     }
 
     /// The releases with the bug, as far as the flags name them.
@@ -245,6 +259,10 @@ fn summary(attachment: &Attachment, size: usize) -> String {
     }
     let _ = writeln!(text, "{size:>10}  as a zip");
     let _ = writeln!(text, "redacted: {}", kinds(&attachment.redacted));
+    if !attachment.left_out.is_empty() {
+        let left_out = attachment.left_out.join("; ");
+        let _ = writeln!(text, "left out: {left_out} (--with-logs adds them)");
+    }
     text
 }
 

@@ -13,7 +13,7 @@ use zprobe_model::trace::Trace;
 use zprobe_report::document::Surroundings;
 use zprobe_report::render::{html, render_suite, render_suite_within, render_within};
 use zprobe_report::suite::Suite;
-use zprobe_report::{Exit, Form, Report};
+use zprobe_report::{Exit, Form, OwnWords, Report};
 
 use super::config;
 
@@ -82,11 +82,13 @@ impl Output {
             secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))
         };
         let run_dir = run_dir.display().to_string();
+        let words = OwnWords::of(trace);
         let around = Surroundings {
             run_dir: Some(&run_dir),
             own_engine: hints.own_engine.as_deref(),
             again,
             page: Some(page),
+            words: Some(&words),
         };
         let text = render_within(report, self.form(), columns(), &around, suite)?;
         print(&text, self.form(), suite)?;

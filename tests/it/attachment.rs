@@ -153,8 +153,13 @@ fn nothing_private_leaves_the_machine() {
     );
     bench.append(Some(1), json!({"type": "failed", "message": told}));
 
-    for project in ["plain", "deepspeed", "pytorch"] {
-        let entries = bench.attachment(&["--for", project]);
+    for words in [
+        &["--with-logs", "--for", "plain"][..],
+        &["--with-logs", "--for", "deepspeed"],
+        &["--with-logs", "--for", "pytorch"],
+        &["--for", "plain"],
+    ] {
+        let entries = bench.attachment(words);
         for (path, text) in &entries {
             // The parts of secrets are searched for, so that a half-redacted secret is found, too.
             for private in [
@@ -175,8 +180,13 @@ fn nothing_private_leaves_the_machine() {
                 "planted-unrelated",
                 &cwd.display().to_string(),
             ] {
-                assert!(!text.contains(private), "{project}: {path} tells {private}:\n{text}");
+                assert!(!text.contains(private), "{words:?}: {path} tells {private}:\n{text}");
             }
+        }
+        let environment = &entries["environment.txt"];
+        if words[0] != "--with-logs" {
+            assert!(environment.contains("NCCL_SOCKET_IFNAME=<left out>"), "{environment}");
+            continue;
         }
         for path in [
             "report.md",
@@ -192,11 +202,69 @@ fn nothing_private_leaves_the_machine() {
                 assert!(found.iter().any(|it| text.contains(it)), "{path}: {placeholder}\n{text}");
             }
         }
-        let environment = &entries["environment.txt"];
         assert!(environment.contains("NCCL_SOCKET_IFNAME=ib0"), "{environment}");
         assert!(environment.contains("ZPROBE_NOTE=see <path>/<user> and <ip>"), "{environment}");
         serde_json::from_str::<Report>(&entries["run/report.json"]).unwrap();
         assert!(entries["README.md"].contains("secret "), "{}", entries["README.md"]);
+    }
+}
+
+#[test]
+fn what_the_user_wrote_is_left_out_unless_logs_are_asked_for() {
+    let mut bench = Bench::with("rank-dies");
+    let word = "hunterspassword";
+    bench.variables.push(("NCCL_NOTE".to_owned(), word.to_owned()));
+    fs::write(bench.run_dir().join("rank-1.stderr.log"), format!("it is {word}\n")).unwrap();
+    bench
+        .append(Some(1), json!({"type": "failed", "message": format!("ValueError: it is {word}")}));
+    bench.append(None, json!({"type": "stderr", "rank": 1, "tail": format!("it is {word}")}));
+    let line = format!("it is {word}");
+    bench.append(
+        None,
+        json!({"type": "protocol-violated", "rank": 0, "violation": "not-json", "line": line}),
+    );
+    let path = bench.run_dir().join("trace.jsonl");
+    let trace = fs::read_to_string(&path).unwrap();
+    let mut lines: Vec<String> = trace.lines().map(str::to_owned).collect();
+    let mut first: Value = serde_json::from_str(&lines[0]).unwrap();
+    first["event"]["spec"]["engine"] = "deepspeed".into();
+    first["event"]["spec"]["dataflow"] = Value::Null;
+    first["event"]["spec"]["deepspeed_config"] = json!({"bf16": {"enabled": true}, "wandb": {"project": word}, "optimizer": {"type": "SGD"}});
+    lines[0] = first.to_string();
+    fs::write(&path, lines.join("\n") + "\n").unwrap();
+
+    let entries = bench.attachment(&[]);
+    for (path, text) in &entries {
+        assert!(!text.contains(word), "{path}:\n{text}");
+    }
+    assert!(!entries.contains_key("run/rank-1.stderr.log"));
+    assert!(entries["deepspeed-as-passed.json"].contains("SGD"));
+    let left_out = [
+        "run/rank-1.stderr.log",
+        "the ranks' own words in the trace",
+        "texts in the configuration of DeepSpeed",
+        "the values of NCCL_NOTE",
+    ];
+    let said = String::from_utf8(bench.zprobe(&["issue", "--force", "--dry-run"]).stdout).unwrap();
+    for text in [&entries["README.md"], &said] {
+        assert!(
+            left_out.iter().all(|it| text.contains(it)) && text.contains("--with-logs"),
+            "{text}"
+        );
+    }
+    // The report that is made from the zip is the report of the zip.
+    let report: Report = serde_json::from_str(&entries["run/report.json"]).unwrap();
+    let unpacked = tempfile::tempdir().unwrap();
+    fs::write(unpacked.path().join("trace.jsonl"), &entries["run/trace.jsonl"]).unwrap();
+    let again = diagnose(&Trace::read(unpacked.path()).unwrap());
+    assert_eq!((again.findings, again.ranks), (report.findings, report.ranks));
+
+    let output = bench.zprobe(&["issue", "--force", "--dry-run", "--with-logs"]);
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.contains("read its text and every file of the zip"), "{warning}");
+    let entries = bench.attachment(&["--with-logs"]);
+    for path in ["run/rank-1.stderr.log", "run/trace.jsonl", "environment.txt", "spec.json"] {
+        assert!(entries[path].contains(word), "{path}:\n{}", entries[path]);
     }
 }
 
@@ -276,7 +344,7 @@ fn every_report_fits_into_an_issue() {
             let log = bench.run_dir().join(format!("rank-{rank}.stderr.log"));
             fs::write(log, "a long line of a log that never ends, ".repeat(1000) + "\n").unwrap();
         }
-        let entries = bench.attachment(&["--for", "deepspeed"]);
+        let entries = bench.attachment(&["--for", "deepspeed", "--with-logs"]);
         assert!(entries["report.md"].len() <= MOST_BODY, "{fixture}");
     }
 }
@@ -317,7 +385,7 @@ fn a_dry_run_lists_everything_and_writes_nothing() {
     let mut bench = Bench::with("rank-dies");
     bench.variables.push(("MY_TOKEN".to_owned(), "planted-token-1".to_owned()));
     fs::write(bench.run_dir().join("rank-1.stderr.log"), "planted-token-1\n").unwrap();
-    let output = bench.zprobe(&["issue", "--dry-run", "--force"]);
+    let output = bench.zprobe(&["issue", "--dry-run", "--force", "--with-logs"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for wanted in ["README.md", "report.md", "run/trace.jsonl", "run/rank-1.stderr.log", "secret 1"]
     {

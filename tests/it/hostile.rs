@@ -550,7 +550,8 @@ fn what_ranks_log_and_say_reaches_the_terminal_as_text() {
 #[test]
 fn an_attachment_has_no_live_markup_and_no_file_with_a_name_that_misleads() {
     let place = Place::new();
-    let output = place.zprobe(&["report", &place.run, "--out", "a.zip", "--force"], &[]);
+    let output =
+        place.zprobe(&["report", &place.run, "--out", "a.zip", "--force", "--with-logs"], &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut zip =
         zip::ZipArchive::new(fs::File::open(place.dir.path().join("a.zip")).unwrap()).unwrap();

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use zprobe_diagnose::{diagnose, rules};
 use zprobe_model::trace::Trace;
-use zprobe_report::RuleCode;
+use zprobe_report::{OwnWords, RuleCode};
 use zprobe_zoo::{Expectation, Release, registry};
 
 fn root() -> &'static Path {
@@ -128,7 +128,7 @@ fn a_report_is_as_expected_or_not() {
         let trace_dir = root().join("fixtures/traces").join(trace);
         let report = diagnose(&Trace::read(&trace_dir).unwrap());
         let release = Release { packages: Default::default(), extra: vec![], expect };
-        let judgement = release.expect.judge(&report);
+        let judgement = release.expect.judge(&report, &OwnWords::default());
         assert_eq!(judgement.ok, ok, "{trace}, {}: got {}", release.expect, judgement.got);
     }
 }

@@ -5,6 +5,7 @@
 //! turn deviations and other facts into findings, and [`causes`] attaches each consequence to its root cause. A live
 //! run and `zprobe show RUN_DIR` both call [`diagnose`] with the trace read from disk.
 
+pub mod account;
 pub mod bounds;
 pub mod case;
 pub mod causes;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use crate::account::{account, phrases};
 use crate::bounds;
 use crate::case::Case;
 use crate::judged;
@@ -155,14 +156,23 @@ pub fn ranks(case: &Case<'_>) -> Vec<Rank> {
             outcome: process.outcome,
             finished: process.finished,
             last: process.last_words(),
-            failure: process.failure.map(str::to_owned),
-            stderr: process
-                .stderr
-                .or(host_stderr.filter(|_| process.pid.is_none()))
-                .map(str::to_owned),
+            failure: process.failure.map(account),
+            stderr: match process.stderr {
+                Some(tail) => Some(log(&format!("rank-{rank}"), tail)),
+                None => host_stderr.filter(|_| process.pid.is_none()).map(|tail| log("host", tail)),
+            },
             stacks: stacks(process),
         })
         .collect()
+}
+
+/// Returns the name of the log with the standard error of a process, and the known phrases in the log's end.
+fn log(process: &str, tail: &str) -> String {
+    [format!("{process}.stderr.log")]
+        .into_iter()
+        .chain(phrases(tail).into_iter().map(str::to_owned))
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 /// Returns the Python stacks of a rank, with the main thread first.

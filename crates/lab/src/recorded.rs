@@ -12,7 +12,7 @@ use zprobe_diagnose::repeats::RepeatComparison;
 use zprobe_model::run_dir;
 use zprobe_model::trace::{Trace, trace_dirs};
 use zprobe_redact::taken_out;
-use zprobe_report::{Minimised, Report};
+use zprobe_report::{Minimised, OwnWords, Report, Verdict};
 
 /// The name of the report in a run directory.
 pub const REPORT_FILE: &str = "report.json";
@@ -55,6 +55,19 @@ pub fn reported(run_dir: &Path) -> Result<Report> {
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+}
+
+/// The ranks' own words in the run of a report; empty unless ranks crashed.
+///
+/// # Errors
+/// When the trace cannot be read.
+pub fn own_words(run_dir: &Path, report: &Report) -> Result<OwnWords> {
+    if report.verdict != Verdict::Crashed {
+        return Ok(OwnWords::default());
+    }
+    let dirs = trace_dirs(run_dir);
+    let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);
+    Ok(OwnWords::of(&Trace::read(&dirs[shown])?))
 }
 
 /// The result of an earlier search for the smallest configuration that still shows a finding of this run.

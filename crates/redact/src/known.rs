@@ -5,16 +5,17 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::private::vocabulary;
-use super::{as_flag, assigned, blocks, found, inherited, is_element, keys, tokens};
+use super::{as_flag, inherited, is_element, names, secrets, tells_in_words};
 use zprobe_model::trace::{Record, Trace};
 
 /// Values that are common under many names, and are not secrets.
-const COMMON: &[&str] = &["true", "false", "yes", "none", "null", "default", "auto"];
+const COMMON: &str = "true false yes none null default auto";
 
 /// The smallest numbers of characters of a secret: in data under the name of a secret (`LEAST`), and in a text
-/// (`LEAST_IN_TEXT`).
+/// (`LEAST_IN_TEXT`). The lines of a key are at least `LEAST_LINE` characters long.
 const LEAST: usize = 4;
 const LEAST_IN_TEXT: usize = 8;
+const LEAST_LINE: usize = 16;
 
 /// A set of known secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,12 +26,8 @@ pub struct Known {
 impl Known {
     /// Adds the secrets that are found in a text.
     pub fn text(&mut self, text: &str) {
-        for range in found(text) {
-            let secret = &text[range];
-            blocks::lines(secret).for_each(|line| self.add(line, LEAST_IN_TEXT));
-            if !secret.contains('\n') {
-                self.part(secret, LEAST_IN_TEXT);
-            }
+        for range in secrets::find(text) {
+            self.part(&text[range], LEAST_IN_TEXT);
         }
     }
 
@@ -46,7 +43,7 @@ impl Known {
 
     /// Adds the secrets that are found in the event of a record.
     pub fn record(&mut self, record: &Record) {
-        if super::tells_in_words(&record.event)
+        if tells_in_words(&record.event)
             && let Ok(event) = serde_json::to_value(&record.event)
         {
             self.json(&event);
@@ -58,16 +55,20 @@ impl Known {
         self.secrets.is_empty()
     }
 
-    /// Adds the secrets that are found in the value of an environment variable. If the name is that of a secret, adds
-    /// the value and each long line of it, too.
+    /// Adds the secrets that are found in the value of an environment variable, and the value itself if the name is that
+    /// of a secret.
     pub(super) fn variable(&mut self, name: &str, value: &str) {
-        if keys::is_secret_variable(name, value) {
-            let lines = value.lines().filter(|line| line.len() >= 16);
-            [value].into_iter().chain(lines).for_each(|text| self.add(text.trim(), LEAST));
+        if names::is_secret_variable(name, value) {
+            self.part(value.trim(), LEAST);
         }
-        for range in found(value) {
+        for range in secrets::find(value) {
             self.part(&value[range], LEAST);
         }
+    }
+
+    /// Adds a value that is private although nothing shows that it is a secret.
+    pub(super) fn value(&mut self, value: &str) {
+        self.add(value, LEAST_IN_TEXT);
     }
 
     /// All known secrets.
@@ -78,15 +79,17 @@ impl Known {
     fn json_under(&mut self, name: &str, value: &Value) {
         match value {
             Value::String(text) => {
-                if assigned::is_secret_under(name, text) {
+                if secrets::is_secret_under(name, text) {
                     self.part(text, LEAST);
-                    if keys::is_header(name) {
-                        self.parts_of_header(text);
+                    if names::is_of_a_line(name) {
+                        // The credentials of `Bearer x`, and the values of `a=x; b=y`.
+                        let parts = text.split([' ', ';', '=', ',']);
+                        parts.for_each(|part| self.add(part, LEAST_IN_TEXT));
                     }
                 }
                 self.text(text);
             }
-            Value::Number(number) if keys::may_be_a_number(name) => {
+            Value::Number(number) if names::may_be_a_number(name) => {
                 self.add(&number.to_string(), LEAST_IN_TEXT);
             }
             Value::Array(items) => {
@@ -108,30 +111,28 @@ impl Known {
         }
     }
 
-    /// Adds a secret, its form without escapes, and the password in it.
+    /// Adds a secret, its long lines, its form without escapes, and the password in it.
     fn part(&mut self, secret: &str, least: usize) {
-        self.add(secret, least);
-        for meant in [unescaped(secret), decoded(secret)].into_iter().flatten() {
-            self.add(&meant, least);
+        if secret.contains('\n') || secret.contains(r"\n") {
+            let words = secret.split(r"\n").flat_map(str::split_whitespace);
+            let lines = words.filter(|it| it.len() >= LEAST_LINE && !it.contains("--"));
+            lines.for_each(|line| self.add(line, least));
+            return;
         }
-        if let Some(password) = tokens::password(secret) {
-            self.add(password, least);
-            decoded(password).iter().for_each(|meant| self.add(meant, least));
+        for secret in [Some(secret), secrets::password(secret)].into_iter().flatten() {
+            self.add(secret, least);
+            for meant in [unescaped(secret), decoded(secret)].into_iter().flatten() {
+                self.add(&meant, least);
+            }
         }
-    }
-
-    /// Adds the credentials of `Bearer x` and the values of `a=x; b=y`.
-    fn parts_of_header(&mut self, value: &str) {
-        let parts = value.split([' ', ';', '=', ',']);
-        parts.for_each(|part| self.add(part, LEAST_IN_TEXT));
     }
 
     /// Adds a secret, unless it has fewer than `least` characters, is a short number, or is a common word.
     fn add(&mut self, secret: &str, least: usize) {
         let number = secret.len() < 6 && secret.bytes().all(|byte| byte.is_ascii_digit());
         let word = secret.to_lowercase();
-        let said_often = vocabulary().contains(&word) || COMMON.contains(&word.as_str());
-        let is_secret = assigned::is_secret(secret, keys::Tells::Surely);
+        let said_often = vocabulary().contains(&word) || names::has(COMMON, &word);
+        let is_secret = secrets::is_secret(secret, names::Tells::Surely);
         if secret.chars().count() >= least && !number && !said_often && is_secret {
             self.secrets.insert(secret.to_owned());
         }

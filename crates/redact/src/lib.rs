@@ -5,26 +5,22 @@
 //! prints, exports and keeps no secrets. [`Redactor::of_everything`] also removes names and places, from data that are
 //! handed to others.
 //!
-//! Secrets are recognised in three ways. [`Private`] has the variables, directories and names of this machine. `keys`
-//! knows the names to which secrets are assigned, and `assigned` finds such assignments in data and in prose. `rules`,
-//! `tokens` and `blocks` know the patterns of tokens, URLs and keys. A secret that was found in one place is also
-//! searched for in all others, in every form in which a text may contain it: see [`Known`].
+//! Secrets are recognised in three ways. [`Private`] has the variables, directories and names of this machine. `names`
+//! knows the names to which secrets are assigned. `secrets` finds such assignments in a text, a few known forms, and
+//! tokens that look random. A secret that was found in one place is also searched for in all others, in every form in
+//! which a text may contain it: see [`Known`].
 //!
 //! Numbers stay unchanged, and so do the words of the schemas of the report and of the trace. If a user is called
 //! `rank`, this name is not removed from a report.
 
-mod assigned;
-mod blocks;
 mod forms;
-mod keys;
 mod known;
-mod literals;
+mod names;
 mod places;
 mod private;
-mod rules;
+mod secrets;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,8 +28,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use keys::Tells;
-use literals::Literals;
+use forms::Search;
+use names::Tells;
 use zprobe_model::spec::named_enum;
 use zprobe_model::trace::{Event, Record, Trace};
 
@@ -73,14 +69,11 @@ impl Kind {
     }
 }
 
-/// The smallest number of bytes of a token that is recognised without the name of a secret before it.
-const LEAST_TELLING: usize = 16;
-
 /// Removes private parts from texts and data, and counts these parts.
 pub struct Redactor {
-    secrets: Literals,
+    secrets: Search,
     /// The places and the names to remove; `None` if only secrets are removed.
-    others: Option<(Literals, Literals)>,
+    others: Option<(Search, Search)>,
     counts: RefCell<BTreeMap<Kind, usize>>,
 }
 
@@ -89,15 +82,18 @@ impl Redactor {
     /// like a secret.
     pub fn of_secrets(private: &Private, known: &Known) -> Self {
         let mut all = known.clone();
-        private.variables.iter().for_each(|(name, value)| all.variable(name, value));
-        let secrets = Literals::new(all.secrets().map(|secret| (secret.to_owned(), Kind::Secret)));
+        private.secrets(&mut all);
+        let secrets = Search::new(all.secrets().map(|secret| (secret.to_owned(), Kind::Secret)));
         Self { secrets, others: None, counts: RefCell::default() }
     }
 
-    /// A redactor that removes secrets, names and places.
+    /// A redactor that removes secrets, names and places, and the values of all environment variables that are not known
+    /// to be harmless.
     pub fn of_everything(private: &Private, known: &Known) -> Self {
-        let others = (Literals::new(private.places()), Literals::new(private.names()));
-        Self { others: Some(others), ..Self::of_secrets(private, known) }
+        let mut all = known.clone();
+        private.values(&mut all);
+        let others = (Search::new(private.places()), Search::new(private.names()));
+        Self { others: Some(others), ..Self::of_secrets(private, &all) }
     }
 
     /// The number of texts of each kind that were removed so far.
@@ -111,12 +107,12 @@ impl Redactor {
             .secrets
             .find(text)
             .into_iter()
-            .chain(found(text).into_iter().map(|range| (range, Kind::Secret)));
+            .chain(secrets::find(text).into_iter().map(|range| (range, Kind::Secret)));
         let text = self.replaced(text, secrets.collect());
         let Some((places, names)) = &self.others else { return text };
         let text = places::interpreters(&text, &mut |kind| self.count(kind));
         let text = self.replaced(&text, places.find(&text));
-        let text = places::places(&text, &mut |kind| self.count(kind));
+        let text = places::paths(&text, &mut |kind| self.count(kind));
         let text = self.replaced(&text, names.find(&text));
         places::addresses(&text, &mut |kind| self.count(kind))
     }
@@ -128,7 +124,7 @@ impl Redactor {
 
     /// The redacted value of a variable or a setting with this name.
     pub fn value_of(&self, name: &str, value: &str) -> String {
-        match assigned::is_secret_under(name, value) {
+        match secrets::is_secret_under(name, value) {
             true => self.placeholder(),
             false => self.text(value),
         }
@@ -186,7 +182,7 @@ impl Redactor {
     fn json_under(&self, name: &str, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.value_of(name, text),
-            Value::Number(_) if keys::may_be_a_number(name) => *value = self.placeholder().into(),
+            Value::Number(_) if names::may_be_a_number(name) => *value = self.placeholder().into(),
             Value::Array(items) => {
                 let mut flag = None;
                 for item in items {
@@ -248,32 +244,17 @@ pub fn taken_out(trace: &Trace) -> usize {
     words.map(count).sum()
 }
 
-/// The byte ranges of all secrets in a text, which are recognised by their patterns or by the names to which they are
-/// assigned.
-fn found(text: &str) -> Vec<Range<usize>> {
-    // Short texts without separators are skipped: most are words of the trace's format, and a secret without a name is
-    // longer.
-    if text.len() < LEAST_TELLING && !text.contains([':', '=', '@', ' ', '"', '/']) {
-        return Vec::new();
-    }
-    let mut found = blocks::find(text);
-    found.extend(assigned::find(text));
-    found.extend(tokens::find(text));
-    found.extend(rules::find(text));
-    found
-}
-
 /// The name by which a member of an object is judged: its own name, or the name `above` of the object if only that is
 /// the name of a secret. Everything under `credentials` is secret.
 fn inherited<'a>(above: &'a str, name: &'a str) -> &'a str {
-    let is_secret = |name| keys::tells(name) == Some(Tells::Surely);
+    let is_secret = |name| names::tells(name) == Some(Tells::Surely);
     if is_secret(above) && !is_secret(name) { above } else { name }
 }
 
 /// The name of a flag whose value is the next item of a list; `None` unless it is the name of a secret.
 fn as_flag(item: &Value) -> Option<String> {
     let name = item.as_str()?.strip_prefix('-')?.trim_start_matches('-');
-    (!name.contains(['=', ' ']) && keys::tells(name).is_some()).then(|| name.to_owned())
+    (!name.contains(['=', ' ']) && names::tells(name).is_some()).then(|| name.to_owned())
 }
 
 /// Returns true if a member is the content of a buffer, which may look like a secret by chance.
@@ -281,62 +262,30 @@ fn is_element(key: &str, item: &Value, above: &str) -> bool {
     above == "payload" && item.is_string() && ["digest", "data"].contains(&key)
 }
 
-/// Returns true if an event may contain words that come from a machine, an engine or a user.
+/// Returns true if an event may contain words that come from a machine, an engine or a user. The other events have only
+/// numbers and words of the trace's format.
 fn tells_in_words(event: &Event) -> bool {
-    match event {
-        Event::RunStarted { .. }
-        | Event::AgentJoined { .. }
-        | Event::AgentLost { .. }
-        | Event::ProtocolViolated { .. }
-        | Event::Stderr { .. }
-        | Event::StackTaken { .. }
-        | Event::Importing { .. }
-        | Event::RankReady { .. }
-        | Event::Model { .. }
-        | Event::OptimizerChosen { .. }
-        | Event::EngineDescribed { .. }
-        | Event::NotObserved { .. }
-        | Event::CollectiveEntered { .. }
-        | Event::CollectiveMismatch { .. }
-        | Event::ScriptRemarked(_)
-        | Event::LossWeighed(_)
-        | Event::GradientsClipped(_)
-        | Event::ClippedInVain(_)
-        | Event::OptimizerStepped(_)
-        | Event::UpdatesRounded(_)
-        | Event::BlocksUnreached { .. }
-        | Event::Failed { .. } => true,
+    !matches!(
+        event,
         Event::RankSpawned { .. }
-        | Event::RankExited { .. }
-        | Event::TimedOut { .. }
-        | Event::Interrupted
-        | Event::CommandEnded { .. }
-        | Event::RankStopped { .. }
-        | Event::CollectivesIssued { .. }
-        | Event::RankJoined { .. }
-        | Event::RanksAgreed { .. }
-        | Event::BackwardEnded { .. }
-        | Event::StepTaken { .. }
-        | Event::Layout { .. }
-        | Event::LossScaled { .. }
-        | Event::OptimizerCalled { .. }
-        | Event::ForwardUsed { .. }
-        | Event::GradientNorm { .. }
-        | Event::PhaseEntered { .. }
-        | Event::Loss { .. }
-        | Event::GraphWalked { .. }
-        | Event::ParametersDigested { .. }
-        | Event::GradientsLeft { .. }
-        | Event::StepEnded { .. }
-        | Event::MicrobatchSetAside { .. }
-        | Event::GradientsTransformed { .. }
-        | Event::GradientsChanged { .. }
-        | Event::WindowGivenUp { .. }
-        | Event::HooksFired { .. }
-        | Event::BucketFlushed { .. }
-        | Event::Buffer { .. }
-        | Event::DigestsGathered { .. }
-        | Event::StepTimed { .. }
-        | Event::Finished => false,
-    }
+            | Event::RankExited { .. }
+            | Event::RankJoined { .. }
+            | Event::BackwardEnded { .. }
+            | Event::StepTaken { .. }
+            | Event::Layout { .. }
+            | Event::LossScaled { .. }
+            | Event::OptimizerCalled { .. }
+            | Event::ForwardUsed { .. }
+            | Event::GradientNorm { .. }
+            | Event::PhaseEntered { .. }
+            | Event::Loss { .. }
+            | Event::GraphWalked { .. }
+            | Event::ParametersDigested { .. }
+            | Event::StepEnded { .. }
+            | Event::HooksFired { .. }
+            | Event::BucketFlushed { .. }
+            | Event::Buffer { .. }
+            | Event::DigestsGathered { .. }
+            | Event::StepTimed { .. }
+    )
 }

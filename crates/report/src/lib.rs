@@ -9,6 +9,7 @@ mod contribution;
 pub mod document;
 mod exit;
 mod form;
+mod own_words;
 mod pointless;
 mod precision;
 pub mod render;
@@ -27,6 +28,7 @@ pub use self::again::CONFIG_FILE;
 pub use self::contribution::{Contribution, Elements, Possible};
 pub use self::exit::Exit;
 pub use self::form::Form;
+pub use self::own_words::OwnWords;
 pub use self::pointless::pointless;
 pub use self::precision::{Over, Precision};
 pub use self::rule_code::{Family, NotACode, RuleCode};
@@ -399,9 +401,11 @@ pub struct Rank {
     pub finished: bool,
     /// The last action of the rank, in words.
     pub last: String,
-    /// The failure message of the rank itself; `None` if the rank reported no failure.
+    /// The type of the exception that ended the rank, its place in a package, and the known phrases in its message;
+    /// `None` if the rank reported no failure. The whole message is in the trace.
     pub failure: Option<String>,
-    /// The last lines of the rank's standard error; `None` if the rank ended successfully.
+    /// The file of the run directory with the rank's standard error, and the known phrases in its last lines; `None` if
+    /// the rank ended successfully.
     pub stderr: Option<String>,
     /// The Python stack traces of a user's script at the moment when the rank crashed or was ended; the main thread
     /// comes first.

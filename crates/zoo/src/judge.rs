@@ -1,7 +1,7 @@
 //! Compares the result of a run with the expected result.
 
 use super::{Expectation, Release, ZooRow};
-use zprobe_report::{Report, Verdict};
+use zprobe_report::{OwnWords, Report, Verdict};
 
 /// The result of a run, compared with the expected result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct Judgement {
 impl ZooRow {
     /// Compares a report with the expectation for one of the releases. If the release has the bug, the finding must
     /// also be recognised as this known bug.
-    pub fn judge(&self, release: &Release, report: &Report) -> Judgement {
-        let mut judgement = release.expect.judge(report);
+    pub fn judge(&self, release: &Release, report: &Report, said: &OwnWords) -> Judgement {
+        let mut judgement = release.expect.judge(report, said);
         let mut known = report.findings.iter().flat_map(|finding| &finding.known);
         if self.known.is_some() && release.expect != Expectation::Clean && judgement.ok {
             judgement.ok = known.any(|known| known.name == self.name);
@@ -29,15 +29,15 @@ impl ZooRow {
 }
 
 impl Expectation {
-    /// Compares a report with this expectation.
-    pub fn judge(&self, report: &Report) -> Judgement {
+    /// Compares a report, and the words of the ranks if they crashed, with this expectation.
+    pub fn judge(&self, report: &Report, said: &OwnWords) -> Judgement {
         let first = report.findings.first().map(|finding| finding.code);
         let ok = match self {
             Expectation::Clean => report.verdict == Verdict::Clean,
             Expectation::Finding(code) => first == Some(*code),
             Expectation::Crash { message, finding } => {
                 report.verdict == Verdict::Crashed
-                    && words(report).any(|text| text.contains(message.as_str()))
+                    && (said.contain(message) || words(report).any(|text| text.contains(message)))
                     && finding.is_none_or(|code| first == Some(code))
             }
         };
@@ -66,7 +66,7 @@ pub fn got(report: &Report) -> String {
     parts.join(", ")
 }
 
-/// All texts of a report that may hold the engine's own words.
+/// All texts of a report that may hold a known phrase of an engine.
 pub(super) fn words(report: &Report) -> impl Iterator<Item = &str> {
     let ranks = report.ranks.iter().flat_map(|rank| [&rank.failure, &rank.stderr]);
     let findings = report.findings.iter().flat_map(|finding| {

@@ -62,6 +62,15 @@ pub struct BugConditions {
     pub cpu_only: bool,
 }
 
+/// The parts of engines' messages by which crashes are recognised, of all rows of the program.
+pub fn phrases() -> impl Iterator<Item = &'static str> {
+    let releases = registry::rows().iter().flat_map(|row| &row.releases);
+    releases.filter_map(|release| match &release.expect {
+        Expectation::Crash { message, .. } => Some(message.as_str()),
+        _ => None,
+    })
+}
+
 /// Adds the known bugs to every finding of a report that is one of them.
 pub fn name_known_bugs(report: &mut Report) {
     if report.findings.is_empty() {

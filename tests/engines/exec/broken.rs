@@ -39,11 +39,11 @@ fn own_functions(run: &Run, rank: usize) -> Vec<&str> {
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn a_rank_that_crashes_is_named_with_its_step_its_exception_and_its_place() {
     let crashes = [
-        ("raise 1 0.1", (0, 1), "ValueError: no such sample, at broken.py:"),
+        ("raise 1 0.1", (0, 1), "ValueError, at broken.py:"),
         ("fault 1 1.1", (1, 1), "killed by SIGSEGV, at broken.py:"),
-        ("raise 1 1.0", (1, 0), "ValueError: no such sample, at broken.py:"),
-        ("raise 1 2.1", (2, 1), "ValueError: no such sample, at broken.py:"),
-        ("exit 1 1.1", (1, 1), "sys.exit(7)"),
+        ("raise 1 1.0", (1, 0), "ValueError, at broken.py:"),
+        ("raise 1 2.1", (2, 1), "ValueError, at broken.py:"),
+        ("exit 1 1.1", (1, 1), "sys.exit"),
         ("leave 1 1.1", (1, 1), "failed with exit code 5"),
     ];
     for (what, moment, message) in crashes.iter().take(if full() { crashes.len() } else { 2 }) {
@@ -55,6 +55,7 @@ fn a_rank_that_crashes_is_named_with_its_step_its_exception_and_its_place() {
         let (step, microbatch) = *moment;
         assert_eq!((finding.step, finding.microbatch), (Some(step), Some(microbatch)), "{what}");
         assert!(finding.message.starts_with(message), "{what}: {}", finding.message);
+        assert!(!run.findings().contains("no such sample"), "{what}: {}", run.findings());
         if finding.message.contains("broken.py") {
             assert_eq!(own_functions(&run, 1)[..2], ["load", "main"], "{what}");
         }
@@ -69,7 +70,7 @@ fn a_rank_that_crashes_in_the_first_step_is_named_where_the_script_is_observed()
     assert_eq!(run.code, 3, "{}", run.stderr);
     let finding = only_finding(&run);
     assert_eq!((finding.code.as_str(), finding.rank), ("ZP901", Some(1)), "{}", finding.message);
-    assert!(finding.message.starts_with("ValueError: no such sample"), "{}", finding.message);
+    assert!(finding.message.starts_with("ValueError"), "{}", finding.message);
 }
 
 #[test]

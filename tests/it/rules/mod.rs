@@ -203,6 +203,7 @@ fn surroundings() -> Surroundings<'static> {
         own_engine: None,
         again: None,
         page: Some(|code| rules::find(code).map(|rule| rule.doc)),
+        words: None,
     }
 }
 

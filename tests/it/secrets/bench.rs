@@ -84,6 +84,17 @@ impl Bench {
         fs::read_to_string(self.run_dir().join("trace.jsonl")).unwrap()
     }
 
+    /// Appends a record of a rank or, with `None`, of the launcher.
+    pub fn append(&self, rank: Option<usize>, event: &Value) {
+        let mut trace = self.trace();
+        let first: Value = serde_json::from_str(trace.lines().next().unwrap()).unwrap();
+        let run = &first["run"];
+        let record =
+            json!({"v": 1, "run": run, "rank": rank, "seq": 9999, "t_ns": 0, "event": event});
+        trace += &format!("{record}\n");
+        fs::write(self.run_dir().join("trace.jsonl"), trace).unwrap();
+    }
+
     /// The directory in which `zprobe` is called.
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -178,7 +189,8 @@ impl Bench {
         let mut files = Vec::new();
         for project in ["plain", "deepspeed", "pytorch"] {
             let out = format!("{project}.zip");
-            let output = self.zprobe(&["report", "--for", project, "--out", &out, "--force"]);
+            let words = ["report", "--for", project, "--out", &out, "--force", "--with-logs"];
+            let output = self.zprobe(&words);
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             files.push((format!("{project}, what it said"), said(&output)));
             let file = fs::File::open(self.dir.path().join(&out)).unwrap();
@@ -197,7 +209,7 @@ impl Bench {
     /// Every form of a report that `zprobe show` prints or exports, by name.
     pub fn exports(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
-        for form in ["full", "concise", "json", "markdown", "github", "junit", "sarif"] {
+        for form in ["full", "brief", "concise", "json", "markdown", "github", "junit", "sarif"] {
             let output = self.zprobe(&["diagnose", ".zprobe/runs/run", "--output-format", form]);
             assert!(output.status.code().is_some_and(|code| code != 2), "{}", said(&output));
             files.push((form.to_owned(), said(&output)));

@@ -150,6 +150,33 @@ fn no_planted_secret_leaves_in_a_report_or_in_any_exported_form() {
     assert!(left.is_empty(), "{} of {} left:\n{}", left.len(), all.len(), rows.join("\n"));
 }
 
+/// The files in which the words of a rank may stand, because they are for the user's own terminal.
+const ON_A_TERMINAL: &[&str] = &["full", "brief"];
+
+#[test]
+fn the_words_of_a_rank_are_only_on_the_terminal_and_in_the_run_directory() {
+    let bench = Bench::of("rank-dies", &[]);
+    // Nothing shows that this word is a secret.
+    let word = "whollyunlikelyword";
+    bench.append(Some(1), &json!({"type": "failed", "message": format!("ValueError: no {word}")}));
+    let tail = format!("Traceback\nValueError: no {word}");
+    bench.append(None, &json!({"type": "stderr", "rank": 1, "tail": tail}));
+    let line = format!("got {word}");
+    bench.append(
+        None,
+        &json!({"type": "protocol-violated", "rank": 0, "violation": "not-json", "line": line}),
+    );
+    let exports = bench.exports();
+    assert!(exports.len() > 10, "{}", exports.len());
+    for (form, text) in exports {
+        let is_for_a_terminal = ON_A_TERMINAL.contains(&form.as_str());
+        assert_eq!(text.contains(word), is_for_a_terminal, "{form}:\n{text}");
+        // A line of the concise form has no consequences of the finding.
+        assert!(text.contains("ValueError") || form == "concise", "{form}:\n{text}");
+    }
+    assert!(bench.trace().contains(word));
+}
+
 #[test]
 fn a_run_keeps_no_secret_of_its_configuration_and_its_rank_gets_it_all_the_same() {
     let bench = Bench::of("rank-dies", &[]);

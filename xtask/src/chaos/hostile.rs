@@ -278,8 +278,9 @@ const EXPORTS: [(&str, Look); 4] = [
 
 /// Checks the attachment, file by file.
 fn attachment(case: &Case, run: &str) -> Result<()> {
-    let call =
-        case.zprobe(["report", run, "--out", "a.zip", "--force"])?.env("CLICOLOR_FORCE", "1");
+    let call = case
+        .zprobe(["report", run, "--out", "a.zip", "--force", "--with-logs"])?
+        .env("CLICOLOR_FORCE", "1");
     let ended = call.ended()?;
     people(&ended.stderr)?;
     people(&ended.stdout)?;

@@ -253,7 +253,7 @@ fn try_case(case: &mut Case) -> Result<Survival> {
         }
         call
     };
-    let call = case.zprobe(["report", "run", "--out", "a.zip", "--force"])?;
+    let call = case.zprobe(["report", "run", "--out", "a.zip", "--force", "--with-logs"])?;
     with_variables(call).ended()?.code_of(&[0])?;
     let unzip = case.call(Path::new("python3"));
     let unzipped = unzip.args(["-m", "zipfile", "-e", "a.zip", "leaving"]).ended()?;

@@ -20,7 +20,7 @@ pub use self::buffers::{Buffer, Buffers};
 pub use self::exchanges::{EnteredCollective, Exchanges, Gathered};
 pub use self::hooks::{Backward, BackwardAt, BucketFlush, GradientHooks};
 pub use self::model::ModelLayout;
-pub use self::processes::{Broken, RankProcess, RankProcesses, TimedOut};
+pub use self::processes::{Broken, RankProcess, RankProcesses, SYMPTOMS, TimedOut};
 pub use self::script::ObservedScript;
 pub use self::software::Software;
 pub use self::updates::{Digests, ReportedNorm, Scaled, Updates};

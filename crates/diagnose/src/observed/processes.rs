@@ -12,7 +12,7 @@ pub struct RankProcesses<'a> {
     /// The processes, indexed by rank.
     pub ranks: Vec<RankProcess<'a>>,
     /// The protocol violations.
-    pub broken: Vec<Broken<'a>>,
+    pub broken: Vec<Broken>,
     /// The silence for which the watchdog ended the run; `None` if the watchdog did not end it.
     pub timed_out: Option<TimedOut>,
     /// True if the user interrupted the run.
@@ -25,15 +25,24 @@ pub struct RankProcesses<'a> {
     meetings: Meetings,
 }
 
+/// The phrases with which the error message of a rank says that another rank was unreachable.
+pub const SYMPTOMS: &[&str] = &[
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "was never reached by rank",
+    "Timed out waiting",
+    "not every rank left",
+    "the TCPStore, which rank 0 hosts, is gone",
+];
+
 /// A violation of the rank protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct Broken<'a> {
+pub struct Broken {
     /// The rank that wrote the line; `None` for the process that hosts the ranks.
     pub rank: Option<usize>,
     /// The kind of violation.
     pub violation: Violation,
-    /// The start of the offending line.
-    pub line: &'a str,
 }
 
 /// The silence after which the watchdog ended a run.
@@ -129,8 +138,8 @@ impl<'a> RankProcesses<'a> {
                     self.meetings.leave(*rank);
                 }
             }
-            Event::ProtocolViolated { rank, violation, line } => {
-                self.broken.push(Broken { rank: *rank, violation: *violation, line });
+            Event::ProtocolViolated { rank, violation, .. } => {
+                self.broken.push(Broken { rank: *rank, violation: *violation });
             }
             Event::TimedOut { silent, timeout_s, waiting } => {
                 let ranks = self.ranks.len();
@@ -228,15 +237,6 @@ impl RankProcess<'_> {
 
     /// True if the error message of the rank says that another rank was unreachable.
     pub fn blames_a_peer(&self) -> bool {
-        const SYMPTOMS: &[&str] = &[
-            "Connection closed by peer",
-            "Connection reset by peer",
-            "Broken pipe",
-            "was never reached by rank",
-            "Timed out waiting",
-            "not every rank left",
-            "the TCPStore, which rank 0 hosts, is gone",
-        ];
         self.failure.is_some_and(|failure| SYMPTOMS.iter().any(|symptom| failure.contains(symptom)))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::account::account;
 use crate::case::Case;
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
@@ -131,7 +132,7 @@ fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let mut finding = Finding { step: Some(step), rank, ..rule.finding(message) };
         finding.evidence.extend(step_lines(case));
         let failures = ranks.iter().filter_map(|rank| observed.processes.ranks[*rank].failure);
-        finding.evidence.extend(failures.take(1).map(|it| format!("afterwards: {it}")));
+        finding.evidence.extend(failures.take(1).map(|it| format!("afterwards: {}", account(it))));
         let holders = ranks.into_iter().collect();
         Sighting::new(
             finding,

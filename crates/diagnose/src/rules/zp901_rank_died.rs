@@ -1,5 +1,6 @@
 //! ZP901: a rank's process ended before its work was done.
 
+use crate::account::account;
 use crate::case::Case;
 use crate::observed::RankProcess;
 use crate::rule::{Rule, Sighting};
@@ -49,7 +50,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         alike(roots).into_iter().map(|alike| finding(case, rule, alike)).collect();
     if let Some(first) = findings.first_mut() {
         let ended = others.into_iter().map(|(rank, process, ending)| {
-            let own = process.failure.map(|failure| format!(": {failure}"));
+            let own = process.failure.map(|failure| format!(": {}", account(failure)));
             (rank, format!("{ending}{}", own.unwrap_or_default()))
         });
         for message in by_rank(ended) {
@@ -62,36 +63,37 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 /// The ranks that ended in the same way.
 struct Alike<'a> {
     ending: String,
-    failure: Option<&'a str>,
+    /// The account of the error; `None` if the rank reported none.
+    account: Option<String>,
     ranks: Vec<(usize, &'a RankProcess<'a>)>,
 }
 
 fn alike<'a>(roots: Vec<(usize, &'a RankProcess<'a>, String)>) -> Vec<Alike<'a>> {
     let mut groups: Vec<Alike<'a>> = Vec::new();
     for (rank, process, ending) in roots {
-        let failure = process.failure;
-        let same = |known: &&mut Alike<'_>| known.ending == ending && known.failure == failure;
+        let account = process.failure.map(account);
+        let same = |known: &&mut Alike<'_>| known.ending == ending && known.account == account;
         match groups.iter_mut().find(same) {
             Some(known) => known.ranks.push((rank, process)),
-            None => groups.push(Alike { ending, failure, ranks: vec![(rank, process)] }),
+            None => groups.push(Alike { ending, account, ranks: vec![(rank, process)] }),
         }
     }
     groups
 }
 
-/// Creates the finding about ranks that ended in the same way: the error of the engine, then the known meaning of the
+/// Creates the finding about ranks that ended in the same way: the account of the error, then the known meaning of the
 /// error, and the places of the ranks.
 fn finding(case: &Case<'_>, rule: &Rule, alike: Alike<'_>) -> Finding {
-    let Alike { ending, failure, ranks } = alike;
+    let Alike { ending, account: failure, ranks } = alike;
     // A rank that fails before its script runs leaves only its standard error.
     let stderr = ranks
         .iter()
         .find_map(|(_, process)| process.stderr)
         .or(case.observed.processes.host_stderr);
     let last_line = stderr.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
-    let failure = failure.or(last_line.filter(|line| recognise(line).is_some()));
-    let known = failure.and_then(recognise);
-    let mut message = failure.map_or_else(|| ending.clone(), str::to_owned);
+    let failure = failure.or(last_line.filter(|line| recognise(line).is_some()).map(account));
+    let known = failure.as_deref().and_then(recognise);
+    let mut message = failure.clone().unwrap_or_else(|| ending.clone());
     if let Some(known) = known {
         message =
             format!("this engine cannot run this configuration here: {}: {message}", known.meaning);

@@ -41,7 +41,6 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             let who = broken.rank.map_or("the rank host".to_owned(), |rank| format!("rank {rank}"));
             let mut finding = rule.finding(format!("{who} wrote {what}"));
             finding.rank = broken.rank;
-            finding.evidence.push(format!("the line: {}", broken.line));
             Sighting::new(finding, Scope::default())
         })
         .collect()

@@ -8,7 +8,7 @@ use tempfile::NamedTempFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-use super::Entry;
+use super::AttachmentEntry;
 
 /// An error when an attachment is written.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum WriteError {
 ///
 /// # Errors
 /// Fails if an entry is larger than a zip can hold.
-pub fn zip(entries: &[Entry]) -> zip::result::ZipResult<Vec<u8>> {
+pub fn zip(entries: &[AttachmentEntry]) -> zip::result::ZipResult<Vec<u8>> {
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Deflated)
         .compression_level(Some(9))

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use super::{CONFIG_FILE, Entry, Material, SCRIPT_FILE, TOO_COMMON, issue};
+use super::{AttachmentEntry, CONFIG_FILE, Material, SCRIPT_FILE, TOO_COMMON, issue};
 use zprobe_model::trace::Trace;
 use zprobe_redact::Kind;
 use zprobe_report::render;
@@ -56,15 +56,19 @@ const MAKERS: &[Maker] = &[
 ];
 
 /// Makes every file that has content, except the manifest; `body` is the text of the issue.
-pub(super) fn all(material: &Material, body: &str) -> Result<Vec<Entry>> {
-    let mut entries = vec![Entry {
+pub(super) fn all(material: &Material, body: &str) -> Result<Vec<AttachmentEntry>> {
+    let mut entries = vec![AttachmentEntry {
         path: "report.md".to_owned(),
         about: "the text of the issue, to be pasted".to_owned(),
         text: body.to_owned(),
     }];
     for (path, about, make) in MAKERS {
         if let Some(text) = make(material)? {
-            entries.push(Entry { path: (*path).to_owned(), about: (*about).to_owned(), text });
+            entries.push(AttachmentEntry {
+                path: (*path).to_owned(),
+                about: (*about).to_owned(),
+                text,
+            });
         }
     }
     for tail in &material.logs {
@@ -75,20 +79,20 @@ pub(super) fn all(material: &Material, body: &str) -> Result<Vec<Entry>> {
             }
         };
         let path = format!("run/{}", tail.name);
-        entries.push(Entry { path, about, text: tail.text.clone() });
+        entries.push(AttachmentEntry { path, about, text: tail.text.clone() });
     }
     Ok(entries)
 }
 
 /// The manifest of the attachment: its files, the cuts, and the redactions.
 pub(super) fn manifest(
-    entries: &[Entry],
+    entries: &[AttachmentEntry],
     redacted: &BTreeMap<Kind, usize>,
     material: &Material,
-) -> Entry {
+) -> AttachmentEntry {
     let mut text =
         "# A bug report by zprobe\n\n| file | bytes | what it is |\n|---|---:|---|\n".to_owned();
-    for Entry { path, about, text: content } in entries {
+    for AttachmentEntry { path, about, text: content } in entries {
         let _ = writeln!(text, "| {path} | {} | {about} |", content.len());
     }
     if let Some(cut) = material.trace.describe() {
@@ -103,8 +107,12 @@ pub(super) fn manifest(
     if material.command.is_none() {
         let _ = write!(text, "\nThere is no command.txt: {}.\n", issue::NO_COMMAND);
     }
+    if !material.left_out.is_empty() {
+        let _ = write!(text, "\nLeft out; `zprobe issue --with-logs` adds them:\n\n");
+        material.left_out.iter().for_each(|it| text += &format!("- {it}\n"));
+    }
     let _ = write!(text, "\nRedacted and replaced by placeholders: {}.\n", kinds(redacted));
-    Entry { path: "README.md".to_owned(), about: "this list".to_owned(), text }
+    AttachmentEntry { path: "README.md".to_owned(), about: "this list".to_owned(), text }
 }
 
 /// The number of redactions of each kind as text: `home 3, secret 1`.

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::own_text::LEFT_OUT;
 use crate::answer::output_within;
 use crate::doctor::{MachineFacts, PythonAttempt, PythonFacts};
 use zprobe_engines::{self as engines, EnginePackage};
@@ -117,16 +118,19 @@ impl Environment {
         }
     }
 
-    /// The environment without private text.
+    /// The environment without private text. The values of variables stay only if `with_values` is true.
     #[must_use]
-    pub fn redacted(&self, redactor: &Redactor) -> Self {
+    pub fn redacted(&self, redactor: &Redactor, with_values: bool) -> Self {
         let text = |text: &String| redactor.text(text);
         Self {
             facts: self.facts.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
             variables: self
                 .variables
                 .iter()
-                .map(|(name, value)| (name.clone(), redactor.value_of(name, value)))
+                .map(|(name, value)| match with_values {
+                    true => (name.clone(), redactor.value_of(name, value)),
+                    false => (name.clone(), LEFT_OUT.to_owned()),
+                })
                 .collect(),
             container: self.container,
             gpus: self.gpus.as_ref().map(|all| all.iter().map(text).collect()).map_err(text),

@@ -32,22 +32,22 @@ pub struct Bisection {
     pub first: Vec<String>,
     /// The releases that were tried, the oldest first.
     #[serde(default)]
-    pub trials: Vec<Trial>,
+    pub trials: Vec<TriedRelease>,
     /// The answer of the search over commits; `None` if no commits were searched.
     #[serde(default)]
-    pub commits: Option<Commits>,
+    pub commits: Option<CommitAnswer>,
 }
 
 /// The answer of a search over commits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Commits {
+pub struct CommitAnswer {
     /// The candidates for the first commit: more than one if some could not be tested.
-    pub first: Vec<Commit>,
+    pub first: Vec<CandidateCommit>,
 }
 
 /// A commit of the package's repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Commit {
+pub struct CandidateCommit {
     /// The full hash of the commit.
     pub id: String,
     /// The first line of the commit's message.
@@ -57,7 +57,7 @@ pub struct Commit {
 
 /// A release that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct TriedRelease {
     /// The version of the release.
     pub release: String,
     /// True if the release shows the finding; `None` if the release could not be tested.
@@ -89,7 +89,7 @@ impl Bisection {
     }
 
     /// The candidates for the first commit; empty if no commits were searched.
-    fn commits(&self) -> &[Commit] {
+    fn commits(&self) -> &[CandidateCommit] {
         self.commits.as_ref().map_or(&[], |commits| &commits.first)
     }
 
@@ -97,7 +97,7 @@ impl Bisection {
     fn before(&self) -> Option<&str> {
         let end = self.trials.iter().position(|trial| self.first.contains(&trial.release));
         let before = self.trials[..end.unwrap_or(self.trials.len())].iter();
-        let is_other = |trial: &&Trial| trial.shows == Some(self.fixed);
+        let is_other = |trial: &&TriedRelease| trial.shows == Some(self.fixed);
         before.rev().find(is_other).map(|trial| trial.release.as_str())
     }
 
@@ -198,7 +198,7 @@ mod tests {
     use zprobe_report::blank::report;
 
     fn answer() -> Bisection {
-        let trial = |release: &str, shows| Trial {
+        let trial = |release: &str, shows| TriedRelease {
             release: release.to_owned(),
             shows,
             said: "said | so".to_owned(),
@@ -236,8 +236,9 @@ mod tests {
 
     #[test]
     fn an_answer_over_commits_names_the_first_bad_one() {
-        let commit = Commit { id: "1393f75dca".to_owned(), title: "Fold it (#7788)".to_owned() };
-        let commits = Some(Commits { first: vec![commit] });
+        let commit =
+            CandidateCommit { id: "1393f75dca".to_owned(), title: "Fold it (#7788)".to_owned() };
+        let commits = Some(CommitAnswer { first: vec![commit] });
         let said = Bisection { commits: commits.clone(), ..answer() }.sentence();
         assert!(
             said.contains("0.18.3; first bad commit: 1393f75dca (Fold it (#7788)) (with"),

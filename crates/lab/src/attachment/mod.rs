@@ -10,6 +10,7 @@ mod environment;
 mod history;
 mod issue;
 pub mod logs;
+mod own_text;
 pub mod repro;
 mod title;
 mod trace;
@@ -43,7 +44,7 @@ pub const SCRIPT_FILE: &str = "repro.py";
 const TOO_COMMON: &str = "a word that the report's format needs is also a user name, a host name or a secret on this machine";
 
 /// The sources from which an attachment is made.
-pub struct Source<'a> {
+pub struct AttachmentSource<'a> {
     /// The directory of the run.
     pub run_dir: &'a Path,
     /// The report on the run.
@@ -58,13 +59,16 @@ pub struct Source<'a> {
     pub history: &'a History,
     /// The maximum size of the trace in bytes, before compression.
     pub max_trace_size: u64,
+    /// True if the attachment also has the user's own text: the logs, the ranks' words, free text of the configuration,
+    /// and the values of environment variables.
+    pub with_logs: bool,
     /// The documentation of a rule, in Markdown, by its code.
     pub explain: fn(&str) -> Option<&'static str>,
 }
 
 /// A file of the attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct AttachmentEntry {
     /// The path of the file inside the zip.
     pub path: String,
     /// The description of the file for the manifest.
@@ -85,9 +89,11 @@ pub struct Attachment {
     /// True if the attachment has a script that shows the bug without zprobe.
     pub has_script: bool,
     /// The files of the attachment, the manifest first.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<AttachmentEntry>,
     /// The number of redactions, by kind.
     pub redacted: BTreeMap<Kind, usize>,
+    /// The user's own texts that the attachment does not have; empty if it has all of them.
+    pub left_out: Vec<String>,
 }
 
 /// The redacted data from which all entries are made.
@@ -104,6 +110,7 @@ struct Material {
     trace: trace::Cut,
     explain: fn(&str) -> Option<&'static str>,
     logs: Vec<logs::Tail>,
+    left_out: Vec<String>,
 }
 
 impl Attachment {
@@ -111,19 +118,32 @@ impl Attachment {
     ///
     /// # Errors
     /// Fails if the trace or a log cannot be read, or if redaction breaks the report's format.
-    pub fn new(source: &Source<'_>) -> Result<Self> {
+    pub fn new(source: &AttachmentSource<'_>) -> Result<Self> {
         let run_dir = source.run_dir;
         let unreadable = || format!("cannot read all of {}", run_dir.display());
         let logs = logs::tails(run_dir).with_context(unreadable)?;
         let mut known = Known::default();
-        trace::each_record(run_dir, |record| known.record(record)).with_context(unreadable)?;
+        let mut has_words = false;
+        trace::each_record(run_dir, |record| {
+            known.record(record);
+            has_words |= own_text::has_words(&record.event);
+        })
+        .with_context(unreadable)?;
         known.json(&serde_json::to_value(source.report)?);
         known.text(&source.environment.text());
         logs.iter().for_each(|tail| known.text(&tail.text));
         known.json(&serde_json::to_value(source.history)?);
 
         let redactor = Redactor::of_everything(source.private, &known);
-        let report = redactor.data(source.report).context(TOO_COMMON)?;
+        let mut report = serde_json::to_value(source.report)?;
+        let mut left_out = Vec::new();
+        if !source.with_logs {
+            let spec = report.pointer_mut("/run/spec");
+            let has_texts = spec.is_some_and(own_text::leave_out_of_specification);
+            left_out = texts(source, &logs, has_words, has_texts);
+        }
+        redactor.json(&mut report);
+        let report: Report = serde_json::from_value(report).context(TOO_COMMON)?;
         let project = source.project.unwrap_or(engines::of(report.run.spec.engine()).project);
         let history = redactor.data(source.history).context(TOO_COMMON)?;
         let shown = Visible::of(&report)?;
@@ -135,11 +155,16 @@ impl Attachment {
             project,
             history,
             title,
-            environment: source.environment.redacted(&redactor),
-            trace: trace::cut(run_dir, source.max_trace_size, &redactor)
+            environment: source.environment.redacted(&redactor, source.with_logs),
+            trace: trace::cut(run_dir, source.max_trace_size, &redactor, source.with_logs)
                 .with_context(unreadable)?,
             explain: source.explain,
-            logs: logs.into_iter().map(|tail| tail.redacted(&redactor)).collect(),
+            logs: logs
+                .into_iter()
+                .filter(|_| source.with_logs)
+                .map(|tail| tail.redacted(&redactor))
+                .collect(),
+            left_out,
             report,
         };
         let redacted = redactor.counts();
@@ -153,8 +178,25 @@ impl Attachment {
             project,
             entries,
             redacted,
+            left_out: material.left_out,
         })
     }
+}
+
+/// The user's own texts that an attachment without logs does not have.
+fn texts(
+    source: &AttachmentSource<'_>,
+    logs: &[logs::Tail],
+    has_words: bool,
+    has_texts: bool,
+) -> Vec<String> {
+    let words = has_words.then(|| "the ranks' own words in the trace".to_owned());
+    let config = has_texts.then(|| "texts in the configuration of DeepSpeed".to_owned());
+    let logs = logs.iter().map(|tail| format!("run/{}", tail.name));
+    let variables = source.environment.variables.iter();
+    let names: Vec<&str> = variables.map(|(name, _)| name.as_str()).collect();
+    let values = (!names.is_empty()).then(|| format!("the values of {}", names.join(", ")));
+    logs.chain(words).chain(config).chain(values).collect()
 }
 
 /// The sentence that says which repeat of a run the attachment has.

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::own_text::leave_out_of_record;
 use zprobe_model::run_dir;
 use zprobe_model::trace::{Event, LONGEST_LINE, Record, TRACE_FILE};
 use zprobe_redact::Redactor;
@@ -46,7 +47,7 @@ impl Cut {
 }
 
 /// The properties of a trace line that decide whether the line stays.
-struct Line {
+struct TraceLine {
     rank: Option<usize>,
     length: u64,
     is_buffer: bool,
@@ -64,18 +65,19 @@ pub fn each_record(dir: &Path, mut each: impl FnMut(&Record)) -> io::Result<()> 
     })
 }
 
-/// Reads the trace of the run directory `dir`, cuts it to at most `most` bytes, and redacts the rest.
+/// Reads the trace of the run directory `dir`, cuts it to at most `most` bytes, and redacts the rest. The user's own text
+/// stays only if `with_text` is true.
 ///
 /// # Errors
 /// Fails if the trace cannot be read.
-pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
+pub fn cut(dir: &Path, most: u64, redactor: &Redactor, with_text: bool) -> io::Result<Cut> {
     let path = dir.join(TRACE_FILE);
     let mut lines = Vec::new();
     let mut whole = 0;
     each_line(&path, |text| {
         let record: Option<Record> = serde_json::from_str(text).ok();
         whole += text.len() as u64;
-        lines.push(Line {
+        lines.push(TraceLine {
             rank: record.as_ref().and_then(|record| record.rank),
             length: text.len() as u64,
             is_buffer: record.is_some_and(|it| matches!(it.event, Event::Buffer { .. })),
@@ -87,7 +89,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
     each_line(&path, |text| {
         // The file may have grown since the first pass.
         if stays.get(at).copied().unwrap_or(false) {
-            cut.text += &redacted(text, redactor);
+            cut.text += &redacted(text, redactor, with_text);
         } else if let Some(line) = lines.get(at) {
             *cut.left_out.entry(line.rank).or_default() += 1;
         }
@@ -97,7 +99,7 @@ pub fn cut(dir: &Path, most: u64, redactor: &Redactor) -> io::Result<Cut> {
 }
 
 /// Chooses the lines that fit into `most` bytes: true for each line that stays.
-fn choose(lines: &[Line], most: u64) -> Vec<bool> {
+fn choose(lines: &[TraceLine], most: u64) -> Vec<bool> {
     let mut left = most;
     let mut stays = vec![false; lines.len()];
     for (line, stays) in lines.iter().zip(&mut stays).filter(|(line, _)| !line.is_buffer) {
@@ -137,10 +139,14 @@ pub(super) fn equal_share(mut wanted: Vec<u64>, mut total: u64) -> u64 {
     u64::MAX
 }
 
-/// The redacted line; a line without private text stays byte for byte the same.
-fn redacted(line: &str, redactor: &Redactor) -> String {
-    let Ok(mut value) = serde_json::from_str::<Value>(line) else { return redactor.text(line) };
-    let before = value.clone();
+/// The redacted line; a line without private text stays byte for byte the same. A line that is no record is empty if the
+/// user's own text is to be left out.
+fn redacted(line: &str, redactor: &Redactor, with_text: bool) -> String {
+    let Ok(before) = serde_json::from_str::<Value>(line) else {
+        return if with_text { redactor.text(line) } else { String::new() };
+    };
+    let own = if with_text { Some(before.clone()) } else { leave_out_of_record(before.clone()) };
+    let Some(mut value) = own else { return String::new() };
     redactor.json(&mut value);
     if value == before { line.to_owned() } else { format!("{value}\n") }
 }
@@ -162,8 +168,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn line(rank: usize, length: u64, is_buffer: bool) -> Line {
-        Line { rank: Some(rank), length, is_buffer }
+    fn line(rank: usize, length: u64, is_buffer: bool) -> TraceLine {
+        TraceLine { rank: Some(rank), length, is_buffer }
     }
 
     proptest! {
@@ -172,9 +178,9 @@ mod tests {
             sizes in prop::collection::vec((0usize..4, 1u64..50, any::<bool>()), 0..60),
             most in 0u64..1500,
         ) {
-            let lines: Vec<Line> = sizes.iter().map(|&(r, l, b)| line(r, l, b)).collect();
+            let lines: Vec<TraceLine> = sizes.iter().map(|&(r, l, b)| line(r, l, b)).collect();
             let stays = choose(&lines, most);
-            let kept = |only: &dyn Fn(&Line) -> bool| -> u64 {
+            let kept = |only: &dyn Fn(&TraceLine) -> bool| -> u64 {
                 let both = lines.iter().zip(&stays);
                 both.filter(|(line, stays)| **stays && only(line)).map(|(line, _)| line.length).sum()
             };

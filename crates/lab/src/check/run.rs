@@ -14,11 +14,12 @@ use crate::console::Verbosity;
 use crate::limits::CANNOT_RUN;
 use crate::order::{Order, Ranks};
 use crate::queue::{NotStarted, Queue};
+use crate::recorded::own_words;
 use crate::scratch::Scratch;
 use crate::store;
 use crate::worker::Worker;
 use zprobe_report::suite::{Case, Status, findings};
-use zprobe_report::{Finding, Report};
+use zprobe_report::{Finding, OwnWords, Report};
 
 /// Runs all cases that can run on this machine, and notes for all others why they were not run.
 pub fn all(
@@ -100,7 +101,7 @@ fn run(task: &PlannedCase<'_>, python: &Path, worker: &mut Worker, out: &Path) -
     };
     let spec = task.spec.clone();
     let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir) {
-        Ok(report) => judged(task, &report),
+        Ok(report) => judged(task, &report, &own_words(&dir, &report).unwrap_or_default()),
         Err(error) => not_started(task, Status::NotRun, &format!("{error:#}")),
     };
     case.seconds = start.elapsed().as_secs_f64();
@@ -114,8 +115,8 @@ fn run(task: &PlannedCase<'_>, python: &Path, worker: &mut Worker, out: &Path) -
     case
 }
 
-fn judged(task: &PlannedCase<'_>, report: &Report) -> Case {
-    let judgement = task.chosen.probe.expect.judge(report);
+fn judged(task: &PlannedCase<'_>, report: &Report, said: &OwnWords) -> Case {
+    let judgement = task.chosen.probe.expect.judge(report, said);
     let versions = report.run.versions.clone();
     // A case that cannot run on this machine says nothing about the engine.
     if let Some(reason) = report.limit().filter(|_| !judgement.ok) {

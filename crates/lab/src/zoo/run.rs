@@ -11,7 +11,7 @@ use super::rows::ZooCase;
 use crate::limits::{CANNOT_RUN, Limits};
 use crate::order::ParseOrder;
 use crate::queue::{NotStarted, Queue};
-use crate::recorded::reported;
+use crate::recorded::{own_words, reported};
 use crate::worker::Worker;
 use zprobe_report::{Ending, Report, Verdict};
 use zprobe_zoo::BugScript;
@@ -203,7 +203,8 @@ fn run(
         worker.report(order, &dir)
     };
     let report = report.map_err(did_not_run)?;
-    let judgement = case.row.judge(case.release, &report);
+    let said = own_words(&dir, &report).map_err(did_not_run)?;
+    let judgement = case.row.judge(case.release, &report, &said);
     let outcome = match report.limit().filter(|_| !judgement.ok) {
         Some(reason) => ZooOutcome::skipped(reason),
         None if report.run.ending == Ending::Interrupted => {

@@ -2,7 +2,7 @@
 
 use super::{Block, Document, Fact, Matrix, Span, Topic, journey, ranks};
 use crate::words::one_line;
-use crate::{Finding, Report, Severity, pointless};
+use crate::{Finding, OwnWords, Report, Severity, pointless};
 
 /// The largest number of characters of a message in brief; every other form has the whole message.
 const MESSAGE: usize = 400;
@@ -21,6 +21,8 @@ pub struct Surroundings<'a> {
     pub again: Option<&'a str>,
     /// The function that returns the documentation of a rule by its code.
     pub page: Option<fn(&str) -> Option<&'static str>>,
+    /// The ranks' own words, if the report is shown on the user's own terminal.
+    pub words: Option<&'a OwnWords>,
 }
 
 /// The words that begin a paragraph which is only for training scripts, on a rule's page.
@@ -77,9 +79,8 @@ impl<'a> Document<'a> {
         };
         before.push(Fact::new("what", what));
         let of_main = report.ranks.iter().filter(|rank| Some(rank.rank) == main.rank);
-        let last_words = of_main.chain(&report.ranks).find_map(|rank| {
-            rank.failure.as_deref().or_else(|| rank.stderr.as_deref()?.lines().next_back())
-        });
+        let last_words =
+            of_main.chain(&report.ranks).find_map(|rank| around.words?.last_line(rank));
         let last_words = last_words.filter(|said| !main.message.contains(said));
         before.extend(last_words.map(|line| Fact::new("error", shortened(line))));
         let mut places = ranks::places(report);

@@ -50,12 +50,12 @@ impl<'a> RankGroup<'a> {
         counted("rank", &self.0.iter().map(|rank| rank.rank).collect::<Vec<_>>())
     }
 
-    /// The failure messages of the ranks, without duplicates.
+    /// The failures of the ranks, without duplicates.
     pub fn failures(&self) -> Vec<&'a str> {
         each(self.0.iter().filter_map(|rank| rank.failure.as_deref()))
     }
 
-    /// The last lines of the ranks' standard error, without duplicates.
+    /// The logs with the ranks' standard error, without duplicates.
     pub fn stderr(&self) -> Vec<&'a str> {
         each(self.0.iter().filter_map(|rank| rank.stderr.as_deref()))
     }

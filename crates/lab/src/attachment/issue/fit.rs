@@ -8,7 +8,7 @@ use zprobe_report::render::markdown::block;
 const MOST_OPEN: usize = 40_000;
 
 /// A part of the text of an issue.
-pub(super) enum Part {
+pub(super) enum IssuePart {
     /// Markdown that is not folded.
     Open(String),
     /// Text in a folded block. `place` is the path of the whole text in the zip, in case the text is cut.
@@ -17,33 +17,33 @@ pub(super) enum Part {
 
 /// Joins the parts into at most [`MOST_BODY`] bytes: open parts share `MOST_OPEN` bytes, and folded parts share the
 /// room that is left.
-pub(super) fn fitted(parts: Vec<Part>) -> String {
-    let size = |part: &Part| match part {
-        Part::Open(text) => (text.len() as u64, 0),
-        Part::Fold { .. } => (0, folded(part, usize::MAX).len() as u64),
+pub(super) fn fitted(parts: Vec<IssuePart>) -> String {
+    let size = |part: &IssuePart| match part {
+        IssuePart::Open(text) => (text.len() as u64, 0),
+        IssuePart::Fold { .. } => (0, folded(part, usize::MAX).len() as u64),
     };
     let (open, folds): (Vec<u64>, Vec<u64>) = parts.iter().map(size).unzip();
     let share = |wanted: Vec<u64>, room: usize| {
         usize::try_from(equal_share(wanted, room as u64)).unwrap_or(usize::MAX)
     };
     let open = share(open, MOST_OPEN);
-    let opened = |part: &Part| match part {
-        Part::Open(text) => shortened_markdown(text, open),
-        Part::Fold { .. } => String::new(),
+    let opened = |part: &IssuePart| match part {
+        IssuePart::Open(text) => shortened_markdown(text, open),
+        IssuePart::Fold { .. } => String::new(),
     };
     let left = MOST_BODY - parts.iter().map(|part| opened(part).len()).sum::<usize>();
     let folds = share(folds, left);
-    let text = |part: &Part| match part {
-        Part::Open(_) => opened(part),
-        Part::Fold { .. } => folded(part, folds),
+    let text = |part: &IssuePart| match part {
+        IssuePart::Open(_) => opened(part),
+        IssuePart::Fold { .. } => folded(part, folds),
     };
     parts.iter().map(text).collect()
 }
 
 /// A folded part of at most `most` bytes. A Python or JSON file is useless if it is cut, so it is shown whole or
 /// replaced by a note with its path in the zip.
-fn folded(part: &Part, most: usize) -> String {
-    let Part::Fold { title, language, content, place } = part else { return String::new() };
+fn folded(part: &IssuePart, most: usize) -> String {
+    let IssuePart::Fold { title, language, content, place } = part else { return String::new() };
     let around = |content: &str| {
         format!(
             "<details><summary>{title}</summary>\n\n{}\n</details>\n\n",
@@ -102,9 +102,9 @@ fn shortened_markdown(text: &str, most: usize) -> String {
 mod tests {
     use super::*;
 
-    fn fold(language: &'static str, size: usize) -> Part {
+    fn fold(language: &'static str, size: usize) -> IssuePart {
         let (title, place) = ("a log".to_owned(), "run/a.log".to_owned());
-        Part::Fold { title, language, content: "a line\n".repeat(size / 7), place }
+        IssuePart::Fold { title, language, content: "a line\n".repeat(size / 7), place }
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
             for language in ["text", "python"] {
                 for open in [0, 10, 200_000] {
                     let folds = sizes.iter().map(|size| fold(language, *size));
-                    let open = (0..4).map(|_| Part::Open("é word\n".repeat(open / 8)));
+                    let open = (0..4).map(|_| IssuePart::Open("é word\n".repeat(open / 8)));
                     let text = fitted(open.chain(folds).collect());
                     assert!(text.len() <= MOST_BODY, "{}", text.len());
                     let (begun, ended) = (text.matches("<details>"), text.matches("</details>"));

@@ -5,7 +5,7 @@
 
 mod fit;
 
-use fit::{Part, fitted};
+use fit::{IssuePart, fitted};
 
 use super::{Material, Project, SCRIPT_FILE};
 use zprobe_engines as engines;
@@ -26,7 +26,7 @@ const MOST_SHOWN: usize = 12_000;
 const LOG_LINES: usize = 30;
 
 /// A heading of a project's bug report template, and the function that makes the parts after it.
-type Piece = (&'static str, fn(&Material, &Document<'_>) -> Vec<Part>);
+type Piece = (&'static str, fn(&Material, &Document<'_>) -> Vec<IssuePart>);
 
 const DEEPSPEED: &[Piece] = &[
     ("**Describe the bug**\n\n", description),
@@ -73,17 +73,17 @@ pub(super) fn text(material: &Material) -> serde_json::Result<String> {
     };
     let parts = |(words, part): &Piece| {
         let part = part(material, &document);
-        [Part::Open((*words).to_owned())].into_iter().chain(part)
+        [IssuePart::Open((*words).to_owned())].into_iter().chain(part)
     };
     // GitHub does not show HTML comments. Characters that could end the comment are removed from the title.
     let title = material.title.replace("--", "- -").replace(['<', '>'], "");
-    let title = Part::Open(format!("<!-- Title: {} -->\n\n", visible::text(&title)));
+    let title = IssuePart::Open(format!("<!-- Title: {} -->\n\n", visible::text(&title)));
     Ok(fitted([title].into_iter().chain(pieces.iter().flat_map(parts)).collect()))
 }
 
 /// The description of the bug: the main finding in one sentence, its place in the engine, the affected releases, the
 /// settings and the weights.
-fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
+fn description(material: &Material, document: &Document<'_>) -> Vec<IssuePart> {
     let report = &material.shown;
     let first = match (document.findings.first(), document.verdict) {
         (Some(main), _) => main.statement(),
@@ -106,7 +106,7 @@ fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
     text += &tried;
     let unfinished = document.about(Topic::Ranks).filter(|section| !section.is_detail);
     text += &unfinished.map(markdown::titled).unwrap_or_default();
-    let mut parts = vec![Part::Open(text)];
+    let mut parts = vec![IssuePart::Open(text)];
     if let Some(weights) = document.about(Topic::Weights) {
         let model = match report.run.spec.script() {
             Some(_) => {
@@ -114,7 +114,7 @@ fn description(material: &Material, document: &Document<'_>) -> Vec<Part> {
             }
             None => "The model is a synthetic one whose gradients are known.",
         };
-        parts.push(Part::Open(format!(
+        parts.push(IssuePart::Open(format!(
             "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
              all ranks r and microbatches m of the step. 1 is right. {model}\n{}",
             markdown::body(weights)
@@ -131,7 +131,7 @@ fn capital(sentence: &str) -> String {
 }
 
 /// The script and the command that reproduce the run, or the reasons why they are missing.
-fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
+fn reproduction(material: &Material, document: &Document<'_>) -> Vec<IssuePart> {
     let mut parts = Vec::new();
     match &material.script {
         Ok(script) => {
@@ -141,17 +141,19 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
             } else {
                 "It prints the weight of each gradient in the update, and its exit code is 1 if a weight is wrong."
             };
-            parts.push(Part::Open(format!(
+            parts.push(IssuePart::Open(format!(
                 "`python {SCRIPT_FILE}` needs only torch{}, and starts its ranks on the CPU by itself. {ends}\n\n",
                 if title == "DeepSpeed" { " and DeepSpeed" } else { "" },
             )));
             parts.push(match script.len() {
-                0..=MOST_SHOWN => Part::Open(format!("{}\n", block("python", script))),
+                0..=MOST_SHOWN => IssuePart::Open(format!("{}\n", block("python", script))),
                 _ => fold(SCRIPT_FILE, "python", script.clone(), SCRIPT_FILE),
             });
         }
-        Err(reason) => parts
-            .push(Part::Open(format!("There is no script without zprobe: {}.\n", escaped(reason)))),
+        Err(reason) => parts.push(IssuePart::Open(format!(
+            "There is no script without zprobe: {}.\n",
+            escaped(reason)
+        ))),
     }
     match &material.command {
         Some(command) => {
@@ -160,7 +162,7 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
             } else {
                 ""
             };
-            parts.push(Part::Open(format!(
+            parts.push(IssuePart::Open(format!(
                 "\nWith zprobe:{python}\n\n{}",
                 block("", &visible::text(&command.line()))
             )));
@@ -169,13 +171,15 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<Part> {
                 parts.push(fold(super::CONFIG_FILE, "json", config, super::CONFIG_FILE));
             }
         }
-        None => parts.push(Part::Open(format!("\nNo command repeats this run: {NO_COMMAND}.\n"))),
+        None => {
+            parts.push(IssuePart::Open(format!("\nNo command repeats this run: {NO_COMMAND}.\n")))
+        }
     }
-    parts.extend(document.about(Topic::Smallest).map(|it| Part::Open(markdown::titled(it))));
+    parts.extend(document.about(Topic::Smallest).map(|it| IssuePart::Open(markdown::titled(it))));
     parts
 }
 
-fn expected(material: &Material, _: &Document<'_>) -> Vec<Part> {
+fn expected(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let spec = &material.report.run.spec;
     open(format!(
         "Every weight is 1, on every rank: the optimizer consumes the average of all {} gradients of a \
@@ -186,24 +190,24 @@ fn expected(material: &Material, _: &Document<'_>) -> Vec<Part> {
     ))
 }
 
-fn open(text: String) -> Vec<Part> {
-    vec![Part::Open(text)]
+fn open(text: String) -> Vec<IssuePart> {
+    vec![IssuePart::Open(text)]
 }
 
-fn ds_report(material: &Material, _: &Document<'_>) -> Vec<Part> {
+fn ds_report(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let otherwise = "collects it from the interpreter that had the bug";
     collected("ds_report", material.environment.ds_report.as_deref(), otherwise)
 }
 
-fn collect_env(material: &Material, _: &Document<'_>) -> Vec<Part> {
+fn collect_env(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let title = "python -m torch.utils.collect_env";
     let otherwise = "adds the output of `python -m torch.utils.collect_env`";
     collected(title, material.environment.collect_env.as_deref(), otherwise)
 }
 
-/// The output of an engine's own script in a folded block. Without an output, the text says that
-/// `zprobe issue --python PATH` does `otherwise`.
-fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<Part> {
+/// The output of an engine's own script in a folded block. If there is no output, the text tells the reader to run
+/// `zprobe issue --python PATH`, and says what that does (`otherwise`).
+fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<IssuePart> {
     match output {
         Some(output) => {
             let output = visible::text(output).into_owned();
@@ -213,11 +217,11 @@ fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<Part> {
     }
 }
 
-fn fold(title: &str, language: &'static str, content: String, place: &str) -> Part {
-    Part::Fold { title: title.to_owned(), language, content, place: place.to_owned() }
+fn fold(title: &str, language: &'static str, content: String, place: &str) -> IssuePart {
+    IssuePart::Fold { title: title.to_owned(), language, content, place: place.to_owned() }
 }
 
-fn system(material: &Material, _: &Document<'_>) -> Vec<Part> {
+fn system(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let environment = &material.environment;
     let fact = |wanted: &str| {
         let found = environment.facts.iter().find(|(name, _)| name == wanted);
@@ -249,7 +253,7 @@ fn system(material: &Material, _: &Document<'_>) -> Vec<Part> {
     ))
 }
 
-fn launcher(material: &Material, _: &Document<'_>) -> Vec<Part> {
+fn launcher(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let script = match &material.script {
         Ok(_) => format!("None: {SCRIPT_FILE} starts its ranks by itself."),
         Err(_) => "zprobe starts the ranks, with the variables that torchrun sets.".to_owned(),
@@ -257,7 +261,7 @@ fn launcher(material: &Material, _: &Document<'_>) -> Vec<Part> {
     open(format!("{script}\n"))
 }
 
-fn container(material: &Material, _: &Document<'_>) -> Vec<Part> {
+fn container(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let container = "In a container; its image is not known to zprobe.\n";
     let text = if material.environment.container { container } else { "No container.\n" };
     open(text.to_owned())
@@ -265,11 +269,11 @@ fn container(material: &Material, _: &Document<'_>) -> Vec<Part> {
 
 /// The additional context: all findings, the power of the run, and in folded blocks the configuration, the variables
 /// and the ends of logs.
-fn context(material: &Material, document: &Document<'_>) -> Vec<Part> {
+fn context(material: &Material, document: &Document<'_>) -> Vec<IssuePart> {
     let mut parts = Vec::new();
     if !document.findings.is_empty() {
         let all = markdown::findings(document.findings);
-        parts.push(Part::Open(format!("All that zprobe found:\n{all}\n")));
+        parts.push(IssuePart::Open(format!("All that zprobe found:\n{all}\n")));
     }
     if let Some(config) = &material.report.run.spec.deepspeed_config() {
         let text = visible::json(config).unwrap_or_default();
@@ -305,6 +309,6 @@ fn context(material: &Material, document: &Document<'_>) -> Vec<Part> {
     };
     let power = document.about(Topic::Power).map(markdown::titled).unwrap_or_default();
     let zip = "The attached zip has the recorded run, for `zprobe show run`.";
-    parts.push(Part::Open(format!("{power}\n{zip}{alone}\n")));
+    parts.push(IssuePart::Open(format!("{power}\n{zip}{alone}\n")));
     parts
 }

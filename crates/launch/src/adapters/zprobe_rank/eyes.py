@@ -151,7 +151,7 @@ class BaseEyes:
             name = traceback.extract_tb(error.__traceback__)[-1].name
             if name not in self.failed:
                 self.failed.add(name)
-                self.not_observed("%s: %s" % (self.engine, name), "%s: %s" % (type(error).__name__, error))
+                self.not_observed("%s: %s" % (self.engine, name), type(error).__name__)
 
     def flushed(self, reason, elements, capacity, params):
         """Emits that a bucket is about to be reduced. `params` has the numbers of the bucket's parameters."""

@@ -36,7 +36,7 @@ pub(in crate::render) fn render(
     } else if document.verdict == Verdict::Inconclusive {
         document.setting.iter().for_each(|line| page.wrapped("", "  ", line, DIM));
         let sections = [Topic::Ranks, Topic::Power].map(|topic| document.about(topic));
-        sections.into_iter().flatten().for_each(|section| page.whole(section));
+        sections.into_iter().flatten().for_each(|section| page.whole(section, around));
     } else {
         document.setting.iter().for_each(|line| page.wrapped("", "  ", line, DIM));
         page.labelled(&document.reach());

@@ -41,15 +41,16 @@ pub(super) fn render(
     for finding in document.findings {
         page.finding(finding);
     }
-    document.sections.iter().filter(|it| !it.is_detail).for_each(|section| page.whole(section));
+    let sections = document.sections.iter().filter(|it| !it.is_detail);
+    sections.for_each(|section| page.whole(section, around));
     Ok(page.into_text())
 }
 
 impl Page {
     /// Writes a section with its title.
-    fn whole(&mut self, section: &Section<'_>) {
+    fn whole(&mut self, section: &Section<'_>, around: &Surroundings<'_>) {
         self.section(&section.title);
-        section.blocks.iter().for_each(|block| self.block(block));
+        section.blocks.iter().for_each(|block| self.block(block, around));
     }
 
     /// Writes a finding with its evidence, consequences and known bugs.
@@ -77,7 +78,7 @@ impl Page {
         let _ = writeln!(self, "  {DIM}more: zprobe explain {}{DIM:#}", finding.code);
     }
 
-    fn block(&mut self, block: &Block<'_>) {
+    fn block(&mut self, block: &Block<'_>, around: &Surroundings<'_>) {
         match block {
             Block::Facts(facts) => self.facts(facts),
             Block::Pairs(pairs) => {
@@ -94,7 +95,7 @@ impl Page {
                 let _ = writeln!(self, "  {what}:");
                 matrices.iter().for_each(|matrix| self.matrix(matrix));
             }
-            Block::Ranks(groups) => groups.iter().for_each(|group| self.ranks(group)),
+            Block::Ranks(groups) => groups.iter().for_each(|group| self.ranks(group, around)),
             // The command is meant to be copied, so it is not wrapped.
             Block::Command(command) => {
                 let _ = writeln!(self, "  {BOLD}{}{BOLD:#}", one_line(command));
@@ -129,13 +130,12 @@ impl Page {
         matrix.notes.iter().for_each(|note| self.paragraph("    ", note));
     }
 
-    /// Writes the outcomes of a group of ranks. Failure messages are left out, because the findings have them.
-    fn ranks(&mut self, group: &RankGroup<'_>) {
+    /// Writes the outcomes of a group of ranks, and the own words of the first of them.
+    fn ranks(&mut self, group: &RankGroup<'_>, around: &Surroundings<'_>) {
         let first = group.first();
         self.paragraph(&format!("{} ({}): ", group.label(), first.ending()), &first.last);
-        if let ([_], Some(text)) = (&group.0[..], &first.stderr) {
-            self.quotation(text);
-        }
+        let words = around.words.into_iter().flat_map(|words| words.of_rank(first));
+        words.for_each(|text| self.quotation(text));
         for (title, lines) in group.stacks() {
             self.paragraph("  ", &title);
             self.quotation(&lines);

@@ -126,7 +126,7 @@ fn matrix(what: &str, matrix: &Matrix) -> String {
     text + &items(&matrix.notes)
 }
 
-/// The outcomes of a group of ranks, with failure messages, the last lines of standard error, and stack traces.
+/// The outcomes of a group of ranks, with their failures, the names of their logs, and stack traces.
 fn ranks(group: &RankGroup<'_>) -> String {
     let first = group.first();
     let label = format!("{} ({})", group.label(), first.ending());

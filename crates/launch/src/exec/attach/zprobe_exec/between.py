@@ -114,7 +114,7 @@ class Between:
             self.training.channel.emit(
                 "not-observed",
                 what="the engine's buffers between backward and optimizer",
-                why="%s: %s" % (type(error).__name__, error),
+                why=type(error).__name__,
             )
             self.close()
             return None

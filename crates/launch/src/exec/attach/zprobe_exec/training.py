@@ -586,6 +586,7 @@ class Training:
 
 
 def failure(error):
-    """The message for the user about an error of zprobe itself."""
+    """The message for the user about an error of zprobe itself, without the text of `error`, which may quote data."""
     at = traceback.extract_tb(error.__traceback__)[-1]
-    return "zprobe failed in %s: %s: %s; please report that" % (at.name, type(error).__name__, error)
+    place = "%s:%d" % (os.path.basename(at.filename), at.lineno)
+    return "zprobe failed in %s: %s at %s; please report that" % (at.name, type(error).__name__, place)
