@@ -26,7 +26,7 @@ const TORCH: &str = "torch==2.11.0";
 /// The arguments of `zprobe bisect`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Args {
+pub struct BisectArgs {
     #[command(subcommand)]
     step: Option<Step>,
 
@@ -93,10 +93,10 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Step {
     /// Make one run for `git bisect run`: exit with 0 if the commit is good, 1 if bad, 125 if inconclusive
-    Step(Box<step::Args>),
+    Step(Box<step::BisectStepArgs>),
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &BisectArgs) -> Result<Exit> {
     if let Some(Step::Step(args)) = &args.step {
         return step::main(args);
     }
@@ -113,7 +113,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if answer.is_known() { Exit::Clean } else { Exit::Inconclusive })
 }
 
-impl Args {
+impl BisectArgs {
     fn question(&self) -> Result<Question> {
         let package = self.package.clone().context("--package is missing")?;
         let good = End::from(self.good.as_deref().context("--good is missing")?);

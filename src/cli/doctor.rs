@@ -19,7 +19,7 @@ use super::interpreter;
 
 /// The arguments of `zprobe doctor`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct DoctorArgs {
     #[command(flatten)]
     python: interpreter::Python,
 
@@ -46,7 +46,7 @@ struct Answer<'a> {
     surroundings: &'a [Check],
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &DoctorArgs) -> Result<Exit> {
     let chosen = args.python.choose();
     let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());

@@ -20,11 +20,11 @@ use zprobe_report::words::amount;
 use zprobe_zoo::Packages;
 
 use super::{config, interpreter, run};
-use files::{Gate, Own};
+use files::{ConfigurationProbe, Gate};
 
 /// The arguments of `zprobe init`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct InitArgs {
     #[command(flatten)]
     python: interpreter::Python,
 
@@ -45,7 +45,7 @@ pub struct Args {
     timeout: u64,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &InitArgs) -> Result<Exit> {
     refuse_place()?;
     if args.pre_commit && !args.dry_run {
         refuse_hook()?;
@@ -163,7 +163,11 @@ fn packages(python: &Python) -> Result<Packages> {
 }
 
 /// The DeepSpeed files of this project that can run here. Prints the reason for each file that cannot.
-fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> Result<Vec<Own>> {
+fn configurations(
+    there: &[(Engine, &Check)],
+    path: &Path,
+    python: &Python,
+) -> Result<Vec<ConfigurationProbe>> {
     let takes = |engine: &Engine| engine.traits().deepspeed_file == DeepSpeedFile::PassedOn;
     let Some(engine) = there.iter().map(|(engine, _)| *engine).find(takes) else {
         return Ok(Vec::new());
@@ -189,7 +193,7 @@ fn configurations(there: &[(Engine, &Check)], path: &Path, python: &Python) -> R
         match refusal {
             None => {
                 say(format_args!("found: {file}"));
-                own.push(Own::new(engine, file, &own));
+                own.push(ConfigurationProbe::new(engine, file, &own));
             }
             Some(reason) => say(format_args!("left out: {reason}")),
         }

@@ -1,6 +1,6 @@
 //! The main finding in brief: the few lines that a reader needs first.
 
-use super::{Block, Document, Fact, Matrix, Span, Topic, journey, ranks};
+use super::{Block, Document, Fact, Matrix, TextSpan, Topic, journey, ranks};
 use crate::words::one_line;
 use crate::{Finding, Report, Severity, pointless};
 
@@ -88,7 +88,7 @@ impl<'a> Document<'a> {
             places.push("and more: zprobe show -v".to_owned());
         }
         if !places.is_empty() {
-            before.push(Fact::each("stacks", places.into_iter().map(Span::Text)));
+            before.push(Fact::each("stacks", places.into_iter().map(TextSpan::Text)));
         }
         let blocks = self.about(Topic::Weights).map(|section| &section.blocks[..]);
         let matrices = blocks.into_iter().flatten().filter_map(|block| match block {
@@ -135,19 +135,20 @@ impl<'a> Document<'a> {
         let facts = facts.flatten().map(|fact| {
             // The reasons and flags after the colon are only in the full report.
             let subject =
-                |said: &Span| said.text().split(": ").next().unwrap_or_default().to_owned();
+                |said: &TextSpan| said.text().split(": ").next().unwrap_or_default().to_owned();
             match fact.label.as_str() {
                 "not exercised" => {
                     let subjects: Vec<String> = fact.said.iter().map(subject).collect();
                     Fact::new("untested", subjects.join("; "))
                 }
                 "smallest deviation" => {
-                    let said: Vec<&str> = fact.said.iter().map(Span::text).collect();
+                    let said: Vec<&str> = fact.said.iter().map(TextSpan::text).collect();
                     Fact::new("detects", said.join("; "))
                 }
-                _ => {
-                    Fact::each("sums", fact.said.iter().map(|it| Span::Text(it.text().to_owned())))
-                }
+                _ => Fact::each(
+                    "sums",
+                    fact.said.iter().map(|it| TextSpan::Text(it.text().to_owned())),
+                ),
             }
         });
         facts.collect()
@@ -186,7 +187,7 @@ fn fix(main: &Finding, around: &Surroundings<'_>, is_script: bool) -> Option<Fac
         Some(command) => vec![command, format!("or: {workaround}")],
         None => vec![workaround],
     };
-    Some(Fact::each("fix", said.into_iter().map(Span::Text)))
+    Some(Fact::each("fix", said.into_iter().map(TextSpan::Text)))
 }
 
 /// The effect of a finding on training: its measured consequences, or otherwise the meaning of its rule.

@@ -1,6 +1,6 @@
 //! The journey of the gradient, up to its first departure from the plan.
 
-use super::{Block, Fact, Section, Span, Table, Topic};
+use super::{Block, Fact, Section, Table, TextSpan, Topic};
 use crate::words::{abridged, amount, counted};
 use crate::{Report, Station};
 
@@ -35,7 +35,7 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     }
     blocks.push(Block::Table(rows));
     let params = divergence.params.iter().map(|params| Fact::new("parameters", abridged(params)));
-    let function = divergence.function.iter().cloned().map(Span::Code);
+    let function = divergence.function.iter().cloned().map(TextSpan::Code);
     let function = function.map(|function| Fact::each("made by", [function]));
     let facts: Vec<Fact> = params.chain(function).collect();
     if !facts.is_empty() {

@@ -3,7 +3,7 @@
 
 use anstyle::Style;
 
-use super::page::{BOLD, DIM, Page, verdict_style};
+use super::page::{BOLD, DIM, TerminalPage, verdict_style};
 use super::{MATRIX_COLUMNS, MATRIX_ROWS};
 use crate::document::{Block, Document, Fact, Matrix, Surroundings, Table, Topic};
 use crate::words::amount;
@@ -19,7 +19,7 @@ pub(in crate::render) fn render(
     around: &Surroundings<'_>,
 ) -> serde_json::Result<String> {
     let document = Document::of(report)?;
-    let mut page = Page::new(width);
+    let mut page = TerminalPage::new(width);
     let style = verdict_style(document.verdict);
     let first = format!("{style}{}{style:#}  ", document.verdict.name().to_uppercase());
     let headline = match document.engine(report) {
@@ -57,7 +57,7 @@ pub(in crate::render) fn render(
     Ok(page.into_text())
 }
 
-impl Page {
+impl TerminalPage {
     /// Writes facts with their labels in the margin.
     fn labelled(&mut self, facts: &[Fact]) {
         for fact in facts {
