@@ -29,7 +29,7 @@ const EXIT_CODES: [&str; 5] = [
 #[command(
     override_usage = "zprobe compare [OPTIONS] A B\n       \
                       zprobe compare [OPTIONS] --a FLAGS --b FLAGS [-- FLAGS OF BOTH]",
-    after_help = Exit::help(EXIT_CODES)
+    after_long_help = Exit::help(EXIT_CODES)
 )]
 pub struct CompareArgs {
     /// Two run directories, or the report.json files of two runs

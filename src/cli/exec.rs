@@ -46,8 +46,7 @@ pub struct ExecArgs {
     #[arg(long, value_name = "LAW", default_value = "any", env = "ZPROBE_WEIGHTING")]
     weighting: Weighting,
 
-    /// Sum that the weights of the loss must have in the update: that of a mean, of a sum over microbatches or ranks,
-    /// or any
+    /// Scale that the loss must have in the update: that of a mean, of a sum over microbatches or ranks, or any
     #[arg(long, value_name = "SUM", default_value = "mean", env = "ZPROBE_SCALE")]
     scale: Scale,
 

@@ -35,9 +35,11 @@ static OWN: LazyLock<Option<OwnEnvironment>> = LazyLock::new(|| {
 /// The flag `--python`, which names an interpreter.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Python {
-    /// Python that has the engine under test: an interpreter, a virtual environment, or its bin directory
-    /// [default: VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if it has torch, .venv in this
-    /// directory or above, then python3 on PATH]
+    /// Python that has the engine: an interpreter or a virtual environment
+    ///
+    /// A virtual environment may also be named by its bin directory. Without this flag, Python is the first of
+    /// VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if it has torch, .venv in this directory or above, and
+    /// python3 on PATH.
     #[arg(
         long,
         value_name = "PATH",
