@@ -11,6 +11,7 @@ use zprobe_lab::doctor::{
     Check, Machine, NoAnswer, Python, State, engines, job, limits, surroundings,
 };
 use zprobe_lab::limits::examine;
+use zprobe_lab::table::on_terminal;
 use zprobe_launch::job::Job;
 use zprobe_model::visible;
 use zprobe_report::{Exit, Form};
@@ -66,7 +67,8 @@ pub fn main(args: &DoctorArgs) -> Result<Exit> {
             visible::json(&Answer { python, engines: &engines, surroundings: &surroundings })?
         }
         _ => {
-            let mut text = format!("Python {chosen}\n\nEngines\n");
+            let python = on_terminal(&chosen.to_string(), "Python ", "  ");
+            let mut text = format!("{python}\n\nEngines\n");
             lines(&mut text, &engines);
             text.push_str("\nSurroundings\n");
             lines(&mut text, &surroundings);
@@ -85,7 +87,7 @@ pub fn engine_checks(machine: &Machine, python: &Result<Python, NoAnswer>) -> Ve
     checks
 }
 
-/// Appends one line for each check, and one with the remedy for a check that failed.
+/// Appends a paragraph for each check, and one with the remedy for a check that failed.
 pub fn lines(text: &mut String, checks: &[Check]) {
     let width = checks.iter().map(|check| check.subject.len()).max().unwrap_or(0);
     for Check { subject, state, detail, advice } in checks {
@@ -95,9 +97,11 @@ pub fn lines(text: &mut String, checks: &[Check]) {
             State::Missing => AnsiColor::Yellow.into(),
             State::Broken => AnsiColor::Red.into(),
         }));
-        let _ = writeln!(text, "  {style}{state:7}{style:#}  {subject:width$}  {detail}");
+        let first = format!("  {style}{state:7}{style:#}  {subject:width$}  ");
+        let next = " ".repeat(2 + 7 + 2 + width + 2);
+        let _ = writeln!(text, "{}", on_terminal(&detail, &first, &next));
         if let Some(advice) = advice {
-            let _ = writeln!(text, "  {:7}  {:width$}  to do: {advice}", "", "");
+            let _ = writeln!(text, "{}", on_terminal(advice, &format!("{next}to do: "), &next));
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Divergence {
     /// True if the gradients of a user's script changed after one backward and before the next.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside_backward: bool,
-    /// The number of stations of [`Report::journey`](crate::Report::journey) before this departure.
+    /// The number of stations of the report's `journey` before this departure.
     pub right_before: usize,
 }
 

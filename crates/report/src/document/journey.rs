@@ -45,8 +45,9 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Journey, title, blocks))
 }
 
-/// The place at which the journey departs from the plan, in one line: the engine's function that makes the first wrong
-/// buffer. A user's script may have changed the buffer itself, so for a script both ends of the stretch are named.
+/// The place where the gradients first differ from the plan, in one line: the engine's function that makes the first
+/// wrong buffer. For a script, the last right place and the first wrong place are both named, because the script may
+/// have changed the buffer in between.
 pub(super) fn place(report: &Report) -> Option<String> {
     let divergence = report.first_divergence.as_ref()?;
     let function = divergence.function.clone();

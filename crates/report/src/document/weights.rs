@@ -197,7 +197,7 @@ fn table(entry: &Contribution) -> Table {
     table
 }
 
-/// The wrong weights of a table, rank by rank: `rank 173: m2 0`.
+/// The wrong weights of a table, rank by rank: `rank 173: m2 0` means that microbatch 2 of rank 173 has the weight 0.
 fn in_words(table: &Table) -> Vec<String> {
     by_rank(table.rows.iter().enumerate().map(|(rank, row)| {
         let cells = row.iter().zip(&table.head);
