@@ -119,7 +119,7 @@ fn make_room(keep: usize) {
     }
 }
 
-/// The order that only these arguments specify, without environment variables and configuration files.
+/// The order of a run with only these arguments: environment variables and configuration files are ignored.
 pub fn order(arguments: &[String]) -> Result<Order> {
     let args = RunArgs::parse(arguments)?;
     ensure!(!args.minimises(), "--minimise works only with `zprobe run`; leave it out here");
@@ -130,13 +130,13 @@ pub fn order(arguments: &[String]) -> Result<Order> {
     Ok(Order { spec, ranks, repeats: args.repeats()? })
 }
 
-/// The order that only these arguments specify, with this interpreter for Python ranks.
+/// The order of a run with only these arguments, and with this interpreter for Python ranks.
 pub fn order_with(arguments: &[String], python: &Path) -> Result<Order> {
     let python = ["--python".to_owned(), python.display().to_string()];
     order(&[arguments, &python].concat())
 }
 
-/// The specification that only these arguments ask for, on the CPU.
+/// The specification of a run with only these arguments, on the CPU.
 pub fn spec(arguments: &[String]) -> Result<RunSpec> {
     RunArgs::parse(arguments)?.spec()
 }
@@ -391,7 +391,7 @@ impl RunArgs {
         }
     }
 
-    /// The request of only the flags, without the DeepSpeed file.
+    /// The request that the flags make, without the DeepSpeed file.
     fn flags_alone(&self, found: Option<&Found>) -> SpecRequest {
         SpecRequest { gpus: found.map(|it| it.gpus().clone()), ..self.request.clone() }
     }

@@ -30,7 +30,7 @@ pub struct RankProgress {
 /// The ways in which the progress of ranks is shown.
 enum Shown {
     Lines,
-    /// Lines for milestones, on a terminal to which the user's script writes, too.
+    /// One line for each milestone, for a terminal that the user's script also writes to.
     Between,
     Everything(Vec<Log>),
     Live(Live),

@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines in the log of a recorded run, and the final standing of its ranks.
+    /// The log lines of a recorded run, and the final status of its ranks.
     fn log(name: &str) -> (Vec<String>, Standing) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join(name)).unwrap();
