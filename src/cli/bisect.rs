@@ -25,12 +25,18 @@ const TORCH: &str = "torch==2.11.0";
 
 /// The arguments of `zprobe bisect`.
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Args {
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub struct BisectArgs {
     #[command(subcommand)]
     step: Option<Step>,
 
-    /// Directory of a recorded run that shows the finding [default: the settings below make the run]
+    /// Directory of a recorded run that shows the finding
+    ///
+    /// Without a directory, the settings of a run, such as --engine, make the run.
     run_dir: Option<PathBuf>,
 
     /// Package whose releases are bisected, for example deepspeed
@@ -41,8 +47,9 @@ pub struct Args {
     #[arg(long, value_name = "VERSION", required = true)]
     good: Option<String>,
 
-    /// A release with the finding; with --git also a commit, a branch or a tag [default: the release that the
-    /// recorded run had]
+    /// A release with the finding [default: the release of the recorded run]
+    ///
+    /// With --git also a commit, a branch or a tag.
     #[arg(long, value_name = "VERSION")]
     bad: Option<String>,
 
@@ -92,11 +99,13 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Step {
-    /// Make one run for `git bisect run`: exit with 0 if the commit is good, 1 if bad, 125 if inconclusive
-    Step(Box<step::Args>),
+    /// Make one run for `git bisect run`
+    ///
+    /// The exit code is 0 if the commit is good, 1 if it is bad, and 125 if the run is inconclusive.
+    Step(Box<step::BisectStepArgs>),
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &BisectArgs) -> Result<Exit> {
     if let Some(Step::Step(args)) = &args.step {
         return step::main(args);
     }
@@ -113,7 +122,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(if answer.is_known() { Exit::Clean } else { Exit::Inconclusive })
 }
 
-impl Args {
+impl BisectArgs {
     fn task(&self) -> Result<BisectTask> {
         let package = self.package.clone().context("--package is missing")?;
         let good = BisectEnd::from(self.good.as_deref().context("--good is missing")?);
@@ -218,8 +227,15 @@ fn refuse(package: &str, spec: &RunSpec) -> Result<()> {
 /// The release version of a package in a recorded run, without the local suffix of a build (`+cu130`).
 fn version(report: &Report, package: &str) -> Result<Version> {
     let text = report.run.versions.get(package);
-    let text =
-        text.with_context(|| format!("the recorded run has no version of {package}; give --bad"))?;
+    let text = text.with_context(|| {
+        format!(
+            "the recorded run has no version of {package}; name the bad release with --bad VERSION"
+        )
+    })?;
     let release = text.split('+').next().unwrap_or_default();
-    release.parse().with_context(|| format!("{package} {text}: not a version; give --bad"))
+    release.parse().with_context(|| {
+        format!(
+            "{package} {text} is not a released version; name the bad release with --bad VERSION"
+        )
+    })
 }

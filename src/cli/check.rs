@@ -20,7 +20,7 @@ use super::{config, flags, run};
 
 /// The arguments of `zprobe check`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct CheckArgs {
     /// Probes: names, TOML files, or directories of TOML files [default: the standard suite]
     #[arg(value_name = "PROBE", value_hint = ValueHint::AnyPath, env = "ZPROBE_PROBES", value_delimiter = ',')]
     probes: Vec<String>,
@@ -122,7 +122,7 @@ impl Known {
     }
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &CheckArgs) -> Result<Exit> {
     refuse_launcher("check")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let accepted = args.baseline.accepted()?;
@@ -166,7 +166,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 
 /// The path of the configuration file, relative to the working directory. Reports give it as the place of probes
 /// without a file of their own.
-fn configuration(args: &Args) -> Result<String> {
+fn configuration(args: &CheckArgs) -> Result<String> {
     let dir = std::env::current_dir().context("cannot find the working directory")?;
     let found = args.config.find(&dir)?;
     let path = found.map_or_else(|| PathBuf::from(config::FILE), |config| config.path);
@@ -175,7 +175,7 @@ fn configuration(args: &Args) -> Result<String> {
 
 /// The settings of a probe as arguments of `zprobe run`. Paths in a probe are relative to the directory `base`.
 fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
-    let command = run::Args::augment_args(clap::Command::new("zprobe run"));
+    let command = run::RunArgs::augment_args(clap::Command::new("zprobe run"));
     let given = flags::read(&command, &probe.run, &probe.document, base, is_setting)?;
     Ok(given.iter().flat_map(flags::Given::arguments).collect())
 }

@@ -15,7 +15,7 @@ use zprobe_report::{Exit, Form};
 /// The arguments of `zprobe clean`.
 #[derive(clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).multiple(true)))]
-pub struct Args {
+pub struct CleanArgs {
     /// Remove runs that are older than this: 7d, 12h, 30min
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, group = "what")]
     older_than: Option<Duration>,
@@ -50,7 +50,7 @@ struct Removed {
     bytes: u64,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &CleanArgs) -> Result<Exit> {
     let runs = store::recorded(Path::new(""))?;
     let count = runs.len();
     let surplus = surplus(runs, args, SystemTime::now());
@@ -81,7 +81,7 @@ pub fn main(args: &Args) -> Result<Exit> {
 }
 
 /// The runs to remove; `runs` are sorted with the newest first.
-fn surplus(runs: Vec<Recorded>, args: &Args, now: SystemTime) -> Vec<Recorded> {
+fn surplus(runs: Vec<Recorded>, args: &CleanArgs, now: SystemTime) -> Vec<Recorded> {
     let mut bytes = 0;
     let is_kept = |(at, run): &(usize, Recorded)| {
         let age = now.duration_since(run.written).unwrap_or_default();

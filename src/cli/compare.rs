@@ -29,9 +29,9 @@ const EXIT_CODES: [&str; 5] = [
 #[command(
     override_usage = "zprobe compare [OPTIONS] A B\n       \
                       zprobe compare [OPTIONS] --a FLAGS --b FLAGS [-- FLAGS OF BOTH]",
-    after_help = Exit::help(EXIT_CODES)
+    after_long_help = Exit::help(EXIT_CODES)
 )]
-pub struct Args {
+pub struct CompareArgs {
     /// Two run directories, or the report.json files of two runs
     #[arg(value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["a", "b"])]
     runs: Vec<PathBuf>,
@@ -66,7 +66,7 @@ pub struct Args {
     exit_zero: bool,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &CompareArgs) -> Result<Exit> {
     let (a, b) = match (args.runs.as_slice(), &args.a, &args.b) {
         ([a, b], None, None) => (Side::recorded(a)?, Side::recorded(b)?),
         ([], Some(a), Some(b)) => {
@@ -91,7 +91,7 @@ fn order(name: &str, flags: &str, both: &[String]) -> Result<Order> {
     let mut words = words.with_context(|| format!("{}: a quotation mark is not closed", said()))?;
     words.extend(both.iter().cloned());
     let words = dashed(words.into_iter().map(OsString::from));
-    let args = run::Args::parse(&words).with_context(said)?;
+    let args = run::RunArgs::parse(&words).with_context(said)?;
     ensure!(
         !args.has_out(),
         "{}: --out belongs to `zprobe compare`, not to one of its runs",

@@ -23,13 +23,13 @@ const VARIABLE: &str = "ZPROBE_COMPLETE";
 
 /// The arguments of `zprobe completions`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct CompletionsArgs {
     /// Shell that reads the script
     shell: Shell,
 }
 
 /// Prints the script with which a shell asks zprobe for completions.
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &CompletionsArgs) -> Result<Exit> {
     let shells = Shells::builtins();
     let name = args.shell.to_string();
     let shell = shells.completer(&name).with_context(|| format!("{name}: no such shell"))?;

@@ -12,6 +12,7 @@ use zprobe_lab::doctor::{
     surroundings,
 };
 use zprobe_lab::limits::examine;
+use zprobe_lab::table::on_terminal;
 use zprobe_launch::job::Job;
 use zprobe_model::visible;
 use zprobe_report::{Exit, Form};
@@ -20,7 +21,7 @@ use super::interpreter;
 
 /// The arguments of `zprobe doctor`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct DoctorArgs {
     #[command(flatten)]
     python: interpreter::Python,
 
@@ -47,7 +48,7 @@ struct Answer<'a> {
     surroundings: &'a [DoctorCheck],
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &DoctorArgs) -> Result<Exit> {
     let chosen = args.python.choose();
     let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
@@ -67,7 +68,8 @@ pub fn main(args: &Args) -> Result<Exit> {
             visible::json(&Answer { python, engines: &engines, surroundings: &surroundings })?
         }
         _ => {
-            let mut text = format!("Python {chosen}\n\nEngines\n");
+            let python = on_terminal(&chosen.to_string(), "Python ", "  ");
+            let mut text = format!("{python}\n\nEngines\n");
             lines(&mut text, &engines);
             text.push_str("\nSurroundings\n");
             lines(&mut text, &surroundings);
@@ -89,7 +91,7 @@ pub fn engine_checks(
     checks
 }
 
-/// Appends one line for each check, and one with the remedy for a check that failed.
+/// Appends a paragraph for each check, and one with the remedy for a check that failed.
 pub fn lines(text: &mut String, checks: &[DoctorCheck]) {
     let width = checks.iter().map(|check| check.subject.len()).max().unwrap_or(0);
     for DoctorCheck { subject, state, detail, advice } in checks {
@@ -99,9 +101,11 @@ pub fn lines(text: &mut String, checks: &[DoctorCheck]) {
             CheckState::Missing => AnsiColor::Yellow.into(),
             CheckState::Broken => AnsiColor::Red.into(),
         }));
-        let _ = writeln!(text, "  {style}{state:7}{style:#}  {subject:width$}  {detail}");
+        let first = format!("  {style}{state:7}{style:#}  {subject:width$}  ");
+        let next = " ".repeat(2 + 7 + 2 + width + 2);
+        let _ = writeln!(text, "{}", on_terminal(&detail, &first, &next));
         if let Some(advice) = advice {
-            let _ = writeln!(text, "  {:7}  {:width$}  to do: {advice}", "", "");
+            let _ = writeln!(text, "{}", on_terminal(advice, &format!("{next}to do: "), &next));
         }
     }
 }

@@ -21,7 +21,7 @@ use super::output::{Hints, Output};
 /// The arguments of `zprobe exec`.
 #[derive(clap::Args)]
 #[command(next_line_help = false)]
-pub struct Args {
+pub struct ExecArgs {
     /// The command that starts the training, as you would type it without zprobe
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -46,8 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "LAW", default_value = "any", env = "ZPROBE_WEIGHTING")]
     weighting: Weighting,
 
-    /// Sum that the weights of the loss must have in the update: that of a mean, of a sum over microbatches or ranks,
-    /// or any
+    /// Scale that the loss must have in the update: that of a mean, of a sum over microbatches or ranks, or any
     #[arg(long, value_name = "SUM", default_value = "mean", env = "ZPROBE_SCALE")]
     scale: Scale,
 
@@ -73,7 +72,7 @@ pub struct Args {
     output: Output,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &ExecArgs) -> Result<Exit> {
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
     let run_id = run_id();
@@ -102,7 +101,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     )
 }
 
-impl Args {
+impl ExecArgs {
     /// The directory of the run: `--out`, or one below `.zprobe/runs` that is named by the id.
     fn run_dir(&self, run_id: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(run_id))

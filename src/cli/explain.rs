@@ -15,7 +15,7 @@ use super::help::EXIT_CODES;
 
 /// The arguments of `zprobe explain`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ExplainArgs {
     /// Code or name of a rule, or a known bug, shape, fault, engine, setting, verdict or exit code: for example ZP101
     #[arg(allow_hyphen_values = true)]
     name: String,
@@ -30,7 +30,7 @@ pub struct Topic {
     text: String,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &ExplainArgs) -> Result<Exit> {
     let topics = topics();
     let name = args.name.trim_start_matches("--");
     let meant: Vec<&str> = topics

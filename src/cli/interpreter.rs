@@ -26,18 +26,20 @@ use zprobe_model::spec::Engine;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// zprobe's own virtual environment, queried once; `None` if zprobe is not installed in one.
-static OWN: LazyLock<Option<Own>> = LazyLock::new(|| {
+static OWN: LazyLock<Option<OwnEnvironment>> = LazyLock::new(|| {
     let python = python::own()?;
     let has_torch = absent(&python, &["torch"], PATIENCE).is_ok_and(|absent| absent.is_empty());
-    Some(Own { python, has_torch })
+    Some(OwnEnvironment { python, has_torch })
 });
 
 /// The flag `--python`, which names an interpreter.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Python {
-    /// Python that has the engine under test: an interpreter, a virtual environment, or its bin directory
-    /// [default: VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if it has torch, .venv in this
-    /// directory or above, then python3 on PATH]
+    /// Python that has the engine: an interpreter or a virtual environment
+    ///
+    /// A virtual environment may also be named by its bin directory. Without this flag, Python is the first of
+    /// VIRTUAL_ENV, CONDA_PREFIX, zprobe's own environment if it has torch, .venv in this directory or above, and
+    /// python3 on PATH.
     #[arg(
         long,
         value_name = "PATH",
@@ -143,7 +145,7 @@ pub fn inside(path: &Path) -> PathBuf {
 }
 
 /// zprobe's own virtual environment.
-struct Own {
+struct OwnEnvironment {
     python: PathBuf,
     has_torch: bool,
 }
@@ -152,7 +154,7 @@ struct Own {
 fn choose<'own>(
     named: Option<&Path>,
     variable: &dyn Fn(&str) -> Option<OsString>,
-    own: &dyn Fn() -> Option<&'own Own>,
+    own: &dyn Fn() -> Option<&'own OwnEnvironment>,
     dir: &Path,
 ) -> Chosen {
     if let Some(path) = named {
@@ -170,7 +172,7 @@ fn choose<'own>(
         variable("CONDA_DEFAULT_ENV").is_some_and(|name| name == "base" || name == "root");
     let conda = || from_variable("CONDA_PREFIX").filter(|_| !is_base);
     let with_torch = || {
-        let Own { python, .. } = own().filter(|own| own.has_torch)?;
+        let OwnEnvironment { python, .. } = own().filter(|own| own.has_torch)?;
         let why = "chosen because zprobe and torch are installed there".to_owned();
         Some(Chosen { path: python.clone(), why })
     };
@@ -182,7 +184,7 @@ fn choose<'own>(
         .unwrap_or_else(|| {
             let none = "no virtual environment is active, there is no .venv here or above, and no";
             match own() {
-                Some(Own { python, .. }) => Chosen {
+                Some(OwnEnvironment { python, .. }) => Chosen {
                     path: python.clone(),
                     why: format!("zprobe's own environment: {none} other python3 on PATH"),
                 },
@@ -209,7 +211,7 @@ fn nearby(dir: &Path) -> Option<Chosen> {
 }
 
 /// The first interpreter on this `PATH` that is not in zprobe's own environment.
-fn on_path(path: Option<&OsString>, own: Option<&Own>) -> Option<Chosen> {
+fn on_path(path: Option<&OsString>, own: Option<&OwnEnvironment>) -> Option<Chosen> {
     let bin = |python: &Path| python.parent()?.canonicalize().ok();
     let is_own = |found: &PathBuf| own.is_some_and(|own| bin(found) == bin(&own.python));
     ["python3", "python"].into_iter().find_map(|name| {
@@ -286,7 +288,7 @@ mod tests {
         place: &tempfile::TempDir,
         named: Option<&Path>,
         variable: &dyn Fn(&str) -> Option<OsString>,
-        own: Option<&Own>,
+        own: Option<&OwnEnvironment>,
     ) -> String {
         let here = place.path().to_str().unwrap();
         let dir = place.path().join("project/deep");
@@ -346,7 +348,7 @@ mod tests {
                 let (_, value) = variables.iter().find(|(it, _)| *it == name)?;
                 Some(value.replace("HERE", here).into())
             };
-            let own = Own { python: python.clone(), has_torch };
+            let own = OwnEnvironment { python: python.clone(), has_torch };
             chosen_by(&place, None, &variable, Some(&own))
         };
         let path = ("PATH", "HERE/own/bin:HERE/usr");

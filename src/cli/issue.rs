@@ -33,7 +33,7 @@ const READ_FIRST: &str = "warning: the issue has your logs, messages and setting
 
 /// The arguments of `zprobe issue`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct IssueArgs {
     /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
     run_dir: Option<PathBuf>,
 
@@ -90,7 +90,7 @@ pub struct Args {
     timeout: u64,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &IssueArgs) -> Result<Exit> {
     let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
     let (report, _) = diagnosis(&run_dir)?;
     if let Some(reason) = pointless(&report).filter(|_| !args.force) {
@@ -140,7 +140,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(Exit::Clean)
 }
 
-impl Args {
+impl IssueArgs {
     /// The given flags that change the text of the issue, as words of a command line.
     fn that_say_something(&self) -> String {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|it| it.display().to_string());
@@ -186,7 +186,7 @@ fn package(report: &Report) -> Option<&'static str> {
 
 /// The next steps for the user, from the zip to an issue in the project's tracker.
 fn next(
-    args: &Args,
+    args: &IssueArgs,
     attachment: &Attachment,
     report: &Report,
     history: &History,
@@ -238,7 +238,7 @@ fn next(
 }
 
 /// Collects facts about the machine, and about the interpreter if `--python` names one.
-fn look(args: &Args, report: &Report, private: &Private) -> Result<Environment> {
+fn look(args: &IssueArgs, report: &Report, private: &Private) -> Result<Environment> {
     let Some(interpreter) = args.python.as_deref().map(inside) else {
         return Ok(Environment::new(&machine(None), None, report, private));
     };

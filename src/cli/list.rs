@@ -25,7 +25,7 @@ const TRY_LIMIT: Duration = Duration::from_secs(120);
 
 /// The arguments of `zprobe list`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ListArgs {
     /// Kind of things to list
     what: What,
 
@@ -60,7 +60,7 @@ enum What {
     Shapes,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &ListArgs) -> Result<Exit> {
     ensure!(
         args.python.is_none() || matches!(args.what, What::Engines),
         "--python works only with `zprobe list engines`",

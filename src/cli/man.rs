@@ -11,7 +11,7 @@ use zprobe_report::Exit;
 
 /// The arguments of `zprobe man`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ManArgs {
     /// Command whose page is printed [default: zprobe itself]
     command: Option<String>,
 
@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 /// Prints one manual page, or writes those of `zprobe` and all its commands into a directory.
-pub fn main(args: &Args, zprobe: Command) -> Result<Exit> {
+pub fn main(args: &ManArgs, zprobe: Command) -> Result<Exit> {
     // Otherwise clap_mangen would make an empty page for every `zprobe help COMMAND`.
     let mut zprobe = zprobe.disable_help_subcommand(true);
     zprobe.build();

@@ -4,7 +4,7 @@ use zprobe_diagnose::rules;
 
 /// The flags of `zprobe run` for minimisation.
 #[derive(clap::Args)]
-pub struct Flags {
+pub struct MinimiseFlags {
     /// Look for the smallest configuration that still shows this finding [default: the first one]
     #[arg(
         long,

@@ -58,46 +58,46 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run real optimizer steps on every rank, and diagnose them
-    Run(Box<run::Args>),
+    Run(Box<run::RunArgs>),
     /// Run your own training script, unmodified, and diagnose it
-    Exec(exec::Args),
+    Exec(exec::ExecArgs),
     /// Run every probe of a suite on warm ranks, for CI
-    Check(Box<check::Args>),
+    Check(Box<check::CheckArgs>),
     /// Show the report of a recorded run again
     #[command(alias = "diagnose")]
-    Show(show::Args),
+    Show(show::ShowArgs),
     /// Compare two runs: verdicts, weights, losses, norms
-    Compare(compare::Args),
+    Compare(compare::CompareArgs),
     /// Write a bug report for a recorded run, as a zip to attach
     #[command(alias = "report")]
-    Issue(issue::Args),
+    Issue(issue::IssueArgs),
     /// Explain a rule, a known bug, a setting, an exit code
-    Explain(explain::Args),
+    Explain(explain::ExplainArgs),
     /// List rules, known bugs, probes, faults, engines or shapes
-    List(list::Args),
+    List(list::ListArgs),
     /// Reproduce known bugs on the releases that have them
-    Zoo(zoo::Args),
+    Zoo(zoo::ZooArgs),
     /// Run one engine over a lattice of configurations
-    Sweep(sweep::Args),
+    Sweep(sweep::SweepArgs),
     /// Make the runs that are read from standard input, one after the other
     #[command(name = zprobe_lab::worker::COMMAND, hide = true)]
-    Worker(worker::Args),
+    Worker(worker::WorkerArgs),
     /// Find the first bad release, or the first good one
-    Bisect(Box<bisect::Args>),
+    Bisect(Box<bisect::BisectArgs>),
     /// Remove recorded runs that are too old, too many or too large
-    Clean(clean::Args),
+    Clean(clean::CleanArgs),
     /// Show which engines this machine can run, and why not the others
-    Doctor(doctor::Args),
+    Doctor(doctor::DoctorArgs),
     /// Take two steps on every GPU of a job before training starts
-    Preflight(Box<preflight::Args>),
+    Preflight(Box<preflight::PreflightArgs>),
     /// Write zprobe.toml and a workflow for GitHub Actions
-    Init(init::Args),
+    Init(init::InitArgs),
     /// Make a Python environment with pinned packages
-    Provision(provision::Args),
+    Provision(provision::ProvisionArgs),
     /// Print the script with which a shell completes command lines
-    Completions(completions::Args),
+    Completions(completions::CompletionsArgs),
     /// Print a manual page, or write all of them
-    Man(man::Args),
+    Man(man::ManArgs),
 }
 
 /// The stack size, in bytes, of the thread that does all the work: the usual default of a main thread. The shell

@@ -110,7 +110,7 @@ impl Nodes {
         self.meeting_at(job, |told| told)
     }
 
-    /// The address and the token for a rendezvous of zprobe next to the job's own, which uses the launcher's address.
+    /// The address and the token for zprobe's own rendezvous. The job's own rendezvous is at the launcher's address.
     pub fn meeting_beside(&self, job: &Job) -> Result<JobRendezvous> {
         self.meeting_at(job, Endpoint::beside)
     }

@@ -14,9 +14,9 @@ const RUN: &str = "run";
 /// The engine of a `zprobe run` command line: from `--engine`, or else from the variable `ZPROBE_ENGINE`.
 fn engine(words: &[OsString]) -> Option<Engine> {
     let words: Vec<&str> = words.iter().skip(1).map_while(|word| word.to_str()).collect();
-    let mut behind = words.iter().skip_while(|word| **word != RUN);
-    behind.next()?;
-    let flags: Vec<&str> = behind.copied().take_while(|word| *word != "--").collect();
+    let mut after = words.iter().skip_while(|word| **word != RUN);
+    after.next()?;
+    let flags: Vec<&str> = after.copied().take_while(|word| *word != "--").collect();
     let value = |(at, word): (usize, &&str)| match word.strip_prefix("--engine")? {
         "" => flags.get(at + 1).map(|value| (*value).to_owned()),
         rest => rest.strip_prefix('=').map(str::to_owned),
@@ -33,7 +33,7 @@ fn foreign(engine: Engine) -> impl Iterator<Item = Description> {
 }
 
 /// The command, with the flags hidden that the engine of this command line does not have. The help of `zprobe run`
-/// mentions this.
+/// then names the engine.
 pub fn alone(command: Command, words: &[OsString]) -> Command {
     let Some(engine) = engine(words) else { return command };
     command.mut_subcommand(RUN, |run| {
@@ -42,7 +42,7 @@ pub fn alone(command: Command, words: &[OsString]) -> Command {
                 .any(|setting| setting.flag.strip_prefix("--") == arg.get_long());
             if is_foreign { arg.hide(true) } else { arg }
         });
-        run.after_help(format!(
+        run.after_long_help(format!(
             "These are the flags that {engine} has; without --engine, the help lists the flags of all engines."
         ))
     })

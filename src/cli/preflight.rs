@@ -21,7 +21,7 @@ const MICROBATCHES: usize = 2;
 
 /// The arguments of `zprobe preflight`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct PreflightArgs {
     #[command(flatten)]
     placing: Placing,
 
@@ -44,9 +44,9 @@ pub struct Args {
 }
 
 /// Makes the run, and prints one line for each machine and the verdict.
-pub fn main(args: Args) -> Result<Exit> {
-    let Args { placing, python, out, export_json, nodes, config: _ } = args;
-    let run = run::Args::of(settings(placing.0), nodes, python, out)?;
+pub fn main(args: PreflightArgs) -> Result<Exit> {
+    let PreflightArgs { placing, python, out, export_json, nodes, config: _ } = args;
+    let run = run::RunArgs::of(settings(placing.0), nodes, python, out)?;
     run.make(&|report: &Report, trace: &Trace, _: &Path| {
         console::print(&machines(report, trace)?)?;
         if let Some(path) = &export_json {

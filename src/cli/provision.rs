@@ -10,13 +10,13 @@ use zprobe_zoo::Packages;
 
 /// The arguments of `zprobe provision`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ProvisionArgs {
     /// Packages with their versions, for example `torch==2.11.0 deepspeed==0.19.8`
     #[arg(required = true, value_name = "NAME==VERSION")]
     packages: Vec<String>,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &ProvisionArgs) -> Result<Exit> {
     console::print(&format!("{}\n", interpreter(&args.packages)?.display()))?;
     Ok(Exit::Clean)
 }

@@ -37,7 +37,7 @@ use super::output::{Hints, Output};
 /// The arguments of `zprobe run`.
 #[derive(clap::Args)]
 #[command(next_line_help = false)]
-pub struct Args {
+pub struct RunArgs {
     #[command(flatten)]
     request: SpecRequest,
 
@@ -50,7 +50,7 @@ pub struct Args {
     repeat: Option<usize>,
 
     #[command(flatten)]
-    minimise: minimise::Flags,
+    minimise: minimise::MinimiseFlags,
 
     /// Directory for trace, logs and report [default: a new one under .zprobe/runs]
     #[arg(long, value_name = "DIR", env = "ZPROBE_OUT", help_heading = "Run")]
@@ -93,7 +93,7 @@ pub struct Args {
     output: Output,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &RunArgs) -> Result<Exit> {
     let own_engine = args.hint_at_own_engine();
     args.make(&|report, trace, run_dir| {
         let again = args.again(&report.run.spec);
@@ -119,9 +119,9 @@ fn make_room(keep: usize) {
     }
 }
 
-/// The order that only these arguments specify, without environment variables and configuration files.
+/// The order of a run with only these arguments: environment variables and configuration files are ignored.
 pub fn order(arguments: &[String]) -> Result<Order> {
-    let args = Args::parse(arguments)?;
+    let args = RunArgs::parse(arguments)?;
     ensure!(!args.minimises(), "--minimise works only with `zprobe run`; leave it out here");
     // A suite is the same on every machine, so it runs on GPUs only if its settings say so.
     let found = if args.asks_for_gpus() { args.look_for_gpus()? } else { None };
@@ -130,18 +130,18 @@ pub fn order(arguments: &[String]) -> Result<Order> {
     Ok(Order { spec, ranks, repeats: args.repeats()? })
 }
 
-/// The order that only these arguments specify, with this interpreter for Python ranks.
+/// The order of a run with only these arguments, and with this interpreter for Python ranks.
 pub fn order_with(arguments: &[String], python: &Path) -> Result<Order> {
     let python = ["--python".to_owned(), python.display().to_string()];
     order(&[arguments, &python].concat())
 }
 
-/// The specification that only these arguments ask for, on the CPU.
+/// The specification of a run with only these arguments, on the CPU.
 pub fn spec(arguments: &[String]) -> Result<RunSpec> {
-    Args::parse(arguments)?.spec()
+    RunArgs::parse(arguments)?.spec()
 }
 
-impl Args {
+impl RunArgs {
     /// Parses arguments of `zprobe run`, and ignores environment variables.
     pub fn parse<T: AsRef<OsStr>>(arguments: &[T]) -> Result<Self, clap::Error> {
         let command = Self::augment_args(clap::Command::new("zprobe run").no_binary_name(true));
@@ -393,7 +393,7 @@ impl Args {
         }
     }
 
-    /// The request of only the flags, without the DeepSpeed file.
+    /// The request that the flags make, without the DeepSpeed file.
     fn flags_alone(&self, found: Option<&EngineGpus>) -> SpecRequest {
         SpecRequest { gpus: found.map(|it| it.gpus().clone()), ..self.request.clone() }
     }

@@ -11,7 +11,7 @@ use super::output::{Hints, Output};
 
 /// The arguments of `zprobe show`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ShowArgs {
     /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
     run_dir: Option<PathBuf>,
 
@@ -19,7 +19,7 @@ pub struct Args {
     output: Output,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &ShowArgs) -> Result<Exit> {
     let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
     let (report, trace) = diagnosis(&run_dir)?;
     args.output.hand_out(&report, &trace, &run_dir, &Hints::default())

@@ -22,7 +22,7 @@ const DEFAULT_STEPS: usize = 2;
 
 /// The arguments of `zprobe sweep`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct SweepArgs {
     /// Engine under test
     #[arg(long, default_value = "deepspeed")]
     engine: Engine,
@@ -112,7 +112,7 @@ pub struct Args {
     output_format: Form,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &SweepArgs) -> Result<Exit> {
     refuse_launcher("sweep")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     ensure!(args.steps > 0, "--steps 0: must be at least 1");
@@ -142,7 +142,7 @@ pub fn main(args: &Args) -> Result<Exit> {
     Ok(sweep::exit(endings.chain(interrupted.then_some(SweepEnding::Inconclusive))))
 }
 
-impl Args {
+impl SweepArgs {
     /// The configurations that the flags ask for.
     fn choice(&self) -> SweepSelection<'_> {
         let design = match self.random {
@@ -217,7 +217,7 @@ mod tests {
             let bases = lattice.covering();
             for configuration in bases.iter().chain(&lattice.product()) {
                 let arguments = configuration.arguments();
-                let parsed = run::Args::parse(&arguments);
+                let parsed = run::RunArgs::parse(&arguments);
                 assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.err().expect("an error"));
             }
             let resolved = bases.iter().filter(|it| run::spec(&it.arguments()).is_ok()).count();

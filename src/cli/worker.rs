@@ -8,13 +8,13 @@ use zprobe_report::Exit;
 
 /// The arguments of `zprobe pool-worker`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct WorkerArgs {
     /// Directory for the files of the worker's pools
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &WorkerArgs) -> Result<Exit> {
     serve(&args.dir)?;
     Ok(Exit::Clean)
 }

@@ -13,7 +13,7 @@ use super::run;
 
 /// The arguments of `zprobe zoo`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ZooArgs {
     /// Known bugs to try, by name or as the path of your own TOML file [default: all of zprobe's]
     rows: Vec<String>,
 
@@ -52,7 +52,7 @@ pub struct Args {
     output_format: Form,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &ZooArgs) -> Result<Exit> {
     refuse_launcher("zoo")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
     let rows = rows::chosen(&args.rows)?;

@@ -49,7 +49,7 @@ fn a_script_with_a_task_on_each_node(cluster: &Cluster) {
     command.env("SLURM_CONF", cluster.configuration()).env("GLOO_SOCKET_IFNAME", "lo");
     let launched = Launched::of(&command.output().unwrap());
     assert!(launched.succeeded, "{}", launched.said);
-    assert!(launched.said.contains("CLEAN: all 8 gradients of 2 steps"), "{}", launched.said);
+    assert!(launched.said.contains("all 8 gradients of 2 steps"), "{}", launched.said);
     assert_eq!(left(dir.path()), Vec::<PathBuf>::new());
 }
 

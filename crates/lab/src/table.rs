@@ -51,12 +51,16 @@ pub fn entries(entries: impl IntoIterator<Item = ListEntry>) -> String {
 pub fn in_columns<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let entries: Vec<(&str, &str)> = entries.into_iter().collect();
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let columns = terminal_columns().unwrap_or(usize::MAX);
     let line = |(name, about): (&str, &str)| {
-        let next = " ".repeat(width + 2);
-        within(columns, about, &format!("{name:width$}  "), &next) + "\n"
+        on_terminal(about, &format!("{name:width$}  "), &" ".repeat(width + 2)) + "\n"
     };
     entries.into_iter().map(line).collect()
+}
+
+/// The words of a text with the indents `first` and `next`: in one line, or in lines no wider than the terminal if
+/// standard output is one.
+pub fn on_terminal(text: &str, first: &str, next: &str) -> String {
+    within(terminal_columns().unwrap_or(usize::MAX), text, first, next)
 }
 
 /// The words of a text in lines no wider than the terminal, with the indents `first` and `next`.

@@ -81,3 +81,22 @@ pub struct Possible {
     /// The weights of gradients of earlier steps, as in [`Contribution::leftover`].
     pub leftover: Vec<Vec<f64>>,
 }
+
+/// The weights that the target tokens of a microbatch have in the update.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MicrobatchTokens {
+    /// The optimizer step, from 0.
+    pub step: usize,
+    /// The rank, from 0.
+    pub rank: usize,
+    /// The microbatch within the step, from 0.
+    pub microbatch: usize,
+    /// The number of tokens with a weight in the microbatch.
+    pub tokens: usize,
+    /// The smallest weight of a token, as a multiple of the mean weight in the step.
+    pub least: f64,
+    /// The largest weight of a token, as a multiple of the mean weight in the step.
+    pub most: f64,
+    /// The share of the step's total weight that the tokens of the microbatch have together, from 0 to 1.
+    pub share: f64,
+}

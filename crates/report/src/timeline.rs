@@ -20,7 +20,7 @@ pub struct Timeline {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
     /// The phases of the rank, in order and without overlap.
-    pub spans: Vec<Span>,
+    pub spans: Vec<PhaseSpan>,
     /// The collectives that the rank entered, in order.
     pub calls: Vec<Call>,
     /// The time at which the rank's process was gone, and its outcome; `None` if the trace has no end of the process.
@@ -31,7 +31,7 @@ pub struct Lane {
 
 /// A phase of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct PhaseSpan {
     /// The step, the microbatch and the phase; `None` for the start-up of the rank.
     pub what: Option<(usize, usize, Phase)>,
     /// The time at which the phase began.
@@ -124,7 +124,7 @@ struct Open {
 impl Open {
     fn see(&mut self, t: u64, event: &Event) {
         if self.lane.spans.is_empty() {
-            self.lane.spans.push(Span { what: None, from: 0, to: t });
+            self.lane.spans.push(PhaseSpan { what: None, from: 0, to: t });
             self.in_span = true;
         }
         if std::mem::take(&mut self.in_call) {
@@ -133,7 +133,7 @@ impl Open {
         match event {
             Event::PhaseEntered { step, microbatch, phase } => {
                 self.end_span(t);
-                self.lane.spans.push(Span {
+                self.lane.spans.push(PhaseSpan {
                     what: Some((*step, *microbatch, *phase)),
                     from: t,
                     to: t,

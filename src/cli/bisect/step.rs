@@ -25,7 +25,7 @@ pub const ABORT: Exit = Exit::OfCommand(128);
 
 /// The arguments of `zprobe bisect step`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct BisectStepArgs {
     /// Directory of a recorded run that shows the finding: a commit is bad if it shows the same rule with the same
     /// weights [default: bad if it shows any finding, or the one of --code]
     run_dir: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub struct Args {
 
 /// Makes the run and judges the commit. An error before the run ends the bisection, because it would occur at the
 /// next commit, too.
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &BisectStepArgs) -> Result<Exit> {
     refuse_launcher("bisect step")?;
     ensure!(args.repeat > 0, "--repeat 0: must be at least 1");
     let code = args.code.as_deref().map(|code| {

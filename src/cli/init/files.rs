@@ -35,13 +35,13 @@ pub struct Gate {
     /// The path of the interpreter; `None` unless `--python` names one inside of the project.
     pub python: Option<String>,
     /// The DeepSpeed files of the project; each becomes a probe.
-    pub configurations: Vec<Own>,
+    pub configurations: Vec<ConfigurationProbe>,
     /// True if the project has a `requirements.txt`.
     pub requirements: bool,
 }
 
 /// A DeepSpeed file of the user, and the probe that runs it.
-pub struct Own {
+pub struct ConfigurationProbe {
     /// The engine that runs the DeepSpeed file.
     pub engine: Engine,
     /// The path of the DeepSpeed file.
@@ -50,7 +50,7 @@ pub struct Own {
     pub probe: String,
 }
 
-impl Own {
+impl ConfigurationProbe {
     /// Names the probe of a DeepSpeed file after the file, and differently from the probes of the `others`.
     pub fn new(engine: Engine, file: String, others: &[Self]) -> Self {
         let stem = file.strip_suffix(".json").unwrap_or(&file);
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn files_with_similar_names_have_probes_of_their_own() {
-        let mut own: Vec<Own> = Vec::new();
+        let mut own: Vec<ConfigurationProbe> = Vec::new();
         for file in ["conf/a.json", "conf-a.json", "conf a.json", "b.json"] {
-            own.push(Own::new(Engine::DeepSpeed, file.to_owned(), &own));
+            own.push(ConfigurationProbe::new(Engine::DeepSpeed, file.to_owned(), &own));
         }
         let probes: Vec<&str> = own.iter().map(|own| own.probe.as_str()).collect();
         let expected =

@@ -20,11 +20,11 @@ use zprobe_report::words::amount;
 use zprobe_zoo::Packages;
 
 use super::{config, interpreter, run};
-use files::{Gate, Own};
+use files::{ConfigurationProbe, Gate};
 
 /// The arguments of `zprobe init`.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct InitArgs {
     #[command(flatten)]
     python: interpreter::Python,
 
@@ -45,7 +45,7 @@ pub struct Args {
     timeout: u64,
 }
 
-pub fn main(args: &Args) -> Result<Exit> {
+pub fn main(args: &InitArgs) -> Result<Exit> {
     refuse_place()?;
     if args.pre_commit && !args.dry_run {
         refuse_hook()?;
@@ -169,7 +169,7 @@ fn configurations(
     there: &[(Engine, &DoctorCheck)],
     path: &Path,
     python: &PythonFacts,
-) -> Result<Vec<Own>> {
+) -> Result<Vec<ConfigurationProbe>> {
     let takes = |engine: &Engine| engine.traits().deepspeed_file == DeepSpeedFile::PassedOn;
     let Some(engine) = there.iter().map(|(engine, _)| *engine).find(takes) else {
         return Ok(Vec::new());
@@ -195,7 +195,7 @@ fn configurations(
         match refusal {
             None => {
                 say(format_args!("found: {file}"));
-                own.push(Own::new(engine, file, &own));
+                own.push(ConfigurationProbe::new(engine, file, &own));
             }
             Some(reason) => say(format_args!("left out: {reason}")),
         }

@@ -20,14 +20,14 @@ fn read_back(spec: &RunSpec) -> RunSpec {
     }
     let words = shlex::split(&command.line()).expect("words of a shell");
     assert_eq!(words[2..], command.arguments);
-    Args::parse(&command.arguments).expect("flags").spec().expect("a specification")
+    RunArgs::parse(&command.arguments).expect("flags").spec().expect("a specification")
 }
 
 #[test]
 fn a_size_that_is_none_is_refused_with_one_that_is() {
     for size in ["x", "12 bananas", ""] {
         let arguments = ["--trace-budget".to_owned(), size.to_owned()];
-        let error = Args::parse(&arguments).err().expect("no size").to_string();
+        let error = RunArgs::parse(&arguments).err().expect("no size").to_string();
         assert!(error.contains("give a number of bytes, or a size like 500MB or 2GiB"), "{error}");
     }
 }
@@ -38,12 +38,12 @@ fn every_configuration_is_what_its_command_says() {
         let lattice = Lattice::of(engine);
         for configuration in lattice.covering() {
             let arguments = configuration.arguments();
-            let spec = Args::parse(&arguments).expect("flags").spec();
+            let spec = RunArgs::parse(&arguments).expect("flags").spec();
             let Ok(spec) = spec else { continue };
             let command = spec.command("ds.json").expect("a command");
             assert_eq!(command.deepspeed_config, None, "{arguments:?}");
             let words = command.arguments;
-            assert_eq!(Args::parse(&words).unwrap().spec().unwrap(), spec, "{arguments:?}");
+            assert_eq!(RunArgs::parse(&words).unwrap().spec().unwrap(), spec, "{arguments:?}");
         }
     }
 }
@@ -53,7 +53,7 @@ fn every_row_of_the_zoo_is_what_its_command_says() {
     for row in registry::rows() {
         for release in &row.releases {
             let arguments: Vec<String> = row.arguments(release).map(str::to_owned).collect();
-            let spec = Args::parse(&arguments).expect("flags").spec().expect("a specification");
+            let spec = RunArgs::parse(&arguments).expect("flags").spec().expect("a specification");
             assert_eq!(read_back(&spec), spec, "{}", row.name);
         }
     }
@@ -71,7 +71,7 @@ fn every_deepspeed_file_is_what_its_command_says() {
         let text = fs::read_to_string(&file).expect("a text");
         for engine in ["native", "deepspeed"] {
             let words = ["--engine", engine, "--deepspeed-config", &file.display().to_string()];
-            let spec = Args::parse(&words.map(str::to_owned)).expect("flags").spec();
+            let spec = RunArgs::parse(&words.map(str::to_owned)).expect("flags").spec();
             // DeepSpeed gets a file without the "auto" values, so its command cannot restore them.
             let Ok(spec) = spec else { continue };
             if engine == "deepspeed" && text.contains("\"auto\"") {
@@ -97,11 +97,11 @@ fn a_run_is_made_again_with_the_users_file_and_the_flags_that_win_over_it() {
             let words = ["--engine", engine, "--deepspeed-config", &file].into_iter();
             let words: Vec<String> =
                 words.chain(flags.iter().copied()).map(str::to_owned).collect();
-            let args = Args::parse(&words).expect("flags");
+            let args = RunArgs::parse(&words).expect("flags");
             let spec = args.spec().expect("a specification");
             let again = shlex::split(&args.again(&spec).expect("a command")).expect("words");
             assert!(again.contains(&file), "{again:?}");
-            let same = Args::parse(&again[2..]).expect("flags").spec().expect("a specification");
+            let same = RunArgs::parse(&again[2..]).expect("flags").spec().expect("a specification");
             assert_eq!(same, spec, "{again:?}");
         }
     }
@@ -111,7 +111,7 @@ fn a_run_is_made_again_with_the_users_file_and_the_flags_that_win_over_it() {
 fn a_command_says_no_more_than_it_has_to() {
     let spec = |words: &str| {
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        Args::parse(&words).expect("flags").spec().expect("a specification")
+        RunArgs::parse(&words).expect("flags").spec().expect("a specification")
     };
     let said = |words| spec(words).command("ds.json").expect("a command").line();
     for words in [

@@ -31,7 +31,7 @@ pub struct RankProgress {
 enum ProgressDisplay {
     /// A line for each milestone, in a log.
     Lines,
-    /// Progress as one line per milestone, for a terminal that the user's script also writes to.
+    /// One line for each milestone, for a terminal that the user's script also writes to.
     Between,
     /// All actions and logs of the ranks as lines (`--verbose`).
     Everything(Vec<RankLog>),

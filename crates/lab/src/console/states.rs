@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// The log lines of a recorded run and the final status of its ranks.
+    /// The log lines of a recorded run, and the final status of its ranks.
     fn log(name: &str) -> (Vec<String>, RankStates) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/traces");
         let trace = Trace::read(&root.join(name)).unwrap();

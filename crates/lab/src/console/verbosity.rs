@@ -7,7 +7,9 @@ use clap::builder::BoolishValueParser;
 /// The flags `--verbose` and `--quiet`, which every command has.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Verbosity {
-    /// Print the actions and logs of every rank as plain lines on standard error
+    /// Show everything: full reports, whole lists, and the logs of the ranks
+    ///
+    /// The actions and logs of every rank are printed as plain lines on standard error.
     #[arg(
         short,
         long,

@@ -11,6 +11,7 @@ use zprobe_report::Form;
 use zprobe_report::words::amount;
 
 use super::plan::SweepPlan;
+use crate::console::Verbosity;
 use crate::table::{ListEntry, entries, grid, to_json, wrapped};
 
 /// Largest number of additions that a cell lists.
@@ -37,7 +38,7 @@ pub fn list(plan: &SweepPlan, form: Form, surroundings: &[String]) -> Result<Str
             command: it.command_with(surroundings),
         }))
     };
-    Ok(table + &refused(&plan.refused) + &plan.summary() + "\n")
+    Ok(table + &refused(&plan.refused, form) + &plan.summary() + "\n")
 }
 
 /// The table of the outcomes that are not clean: one line for each kind of configuration with equal outcomes.
@@ -81,7 +82,7 @@ pub fn table(sweep: &Sweep, form: Form, surroundings: &[String]) -> Result<Strin
     }
     let _ = write!(ending, ": {}", versions(sweep));
     let _ = writeln!(text, "{}", wrapped(&ending, "", "  "));
-    Ok(text + &refused(&sweep.refused))
+    Ok(text + &refused(&sweep.refused, form))
 }
 
 /// An outcome that equals another outcome if they differ only in numbers in the engine's words.
@@ -139,9 +140,20 @@ fn versions(sweep: &Sweep) -> String {
     versions.collect::<Vec<_>>().join(", ")
 }
 
-/// Lines with the reasons why configurations are left out, each with an example.
-fn refused(refused: &[Refused]) -> String {
+/// Lines with the reasons why configurations are left out, each with an example. Without `--verbose`, a terminal shows
+/// only the counts of the configurations and the reasons.
+fn refused(refused: &[Refused], form: Form) -> String {
     let mut text = String::new();
+    if form != Form::Markdown && !Verbosity::get().verbose {
+        let count: usize = refused.iter().map(|refused| refused.count).sum();
+        if count > 0 {
+            let (count, reasons) =
+                (amount(count, "configuration"), amount(refused.len(), "reason"));
+            let line = format!("{count} left out, for {reasons}: -v shows the reasons");
+            let _ = writeln!(text, "{}", wrapped(&line, "", "  "));
+        }
+        return text;
+    }
     for Refused { reason, count, example } in refused {
         let count = amount(*count, "configuration");
         let _ = writeln!(text, "{}", wrapped(&format!("{count} left out: {reason}"), "", "  "));

@@ -1,8 +1,8 @@
 //! The main finding in brief: the few lines that a reader needs first.
 
-use super::{Block, Document, Fact, Matrix, Span, Topic, journey, ranks};
-use crate::words::one_line;
-use crate::{Finding, OwnWords, Report, Severity, pointless};
+use super::{Block, Document, Fact, Matrix, TextSpan, Topic, journey, ranks, setting};
+use crate::words::{amount, one_line};
+use crate::{Finding, OwnWords, Report, Severity, Verdict, pointless};
 
 /// The largest number of characters of a message in brief; every other form has the whole message.
 const MESSAGE: usize = 400;
@@ -10,12 +10,20 @@ const MESSAGE: usize = 400;
 /// The largest number of lines about the stack traces of ranks in brief.
 const MOST_PLACES: usize = 8;
 
+/// The largest numbers of consequences, of secondary findings, and of kinds of untested parts, in brief.
+const MOST_CONSEQUENCES: usize = 4;
+const MOST_OTHERS: usize = 6;
+const MOST_UNTESTED: usize = 6;
+
+/// The words in front of the place of an untested part, which are left out in brief.
+const BEFORE_PLACES: [&str; 3] = [" of step ", " of rank ", " on rank"];
+
 /// The context in which a report is shown: its directory, and the commands that the user can run next.
 #[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
     /// The directory of the recorded run; `None` if the run is not recorded on disk.
     pub run_dir: Option<&'a str>,
-    /// A sentence with the command that runs an engine of the user's; `None` unless the run was of zprobe's own engine.
+    /// A sentence with the command that runs the user's own engine; `None` unless the run was of zprobe's engine.
     pub own_engine: Option<&'a str>,
     /// The command that repeats the run on this machine, with the interpreter that was named.
     pub again: Option<&'a str>,
@@ -25,7 +33,7 @@ pub struct Surroundings<'a> {
     pub words: Option<&'a OwnWords>,
 }
 
-/// The words that begin a paragraph which is only for training scripts, on a rule's page.
+/// The words with which a rule's page begins a paragraph that is only for training scripts.
 const IN_A_SCRIPT: &str = "In a training script, ";
 
 impl Surroundings<'_> {
@@ -39,15 +47,15 @@ impl Surroundings<'_> {
         let page = self.page?(code)?;
         let of_script = page.split_once(IN_A_SCRIPT).filter(|_| is_script);
         of_script
-            .and_then(|(_, behind)| first_sentence(&format!("## s\n{IN_A_SCRIPT}{behind}"), "s"))
+            .and_then(|(_, after)| first_sentence(&format!("## s\n{IN_A_SCRIPT}{after}"), "s"))
             .or_else(|| first_sentence(page, "What to do"))
     }
 }
 
 /// The first sentence of a section of a Markdown page, in one line; `None` if the section is missing or empty.
 pub fn first_sentence(page: &str, section: &str) -> Option<String> {
-    let (_, behind) = page.split_once(&format!("## {section}\n"))?;
-    let paragraph = behind.trim_start().split("\n\n").next()?;
+    let (_, after) = page.split_once(&format!("## {section}\n"))?;
+    let paragraph = after.trim_start().split("\n\n").next()?;
     let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ").replace('`', "");
     let end = words.find(". ").map_or(words.len(), |end| end + 1);
     (!words.is_empty()).then(|| words[..end].to_owned())
@@ -62,7 +70,7 @@ pub struct Brief<'a> {
     /// The number of other matrices that are not as planned.
     pub more: usize,
     /// The facts after the matrix.
-    pub behind: Vec<Fact>,
+    pub after: Vec<Fact>,
 }
 
 impl<'a> Document<'a> {
@@ -89,7 +97,7 @@ impl<'a> Document<'a> {
             places.push("and more: zprobe show -v".to_owned());
         }
         if !places.is_empty() {
-            before.push(Fact::each("stacks", places.into_iter().map(Span::Text)));
+            before.push(Fact::each("stacks", places.into_iter().map(TextSpan::Text)));
         }
         let blocks = self.about(Topic::Weights).map(|section| &section.blocks[..]);
         let matrices = blocks.into_iter().flatten().filter_map(|block| match block {
@@ -98,18 +106,22 @@ impl<'a> Document<'a> {
         });
         let mut matrices = matrices.flatten().filter(|matrix| matrix.table.is_some());
         let (matrix, more) = (matrices.next(), matrices.count());
-        let mut behind = Vec::new();
-        behind.extend(known.map(|bug| Fact::new("affects", one_line(&bug.summary))));
-        behind.extend(effect(main, around).map(|effect| Fact::new("effect", effect)));
+        let mut after = Vec::new();
+        after.extend(known.map(|bug| Fact::new("affects", one_line(&bug.summary))));
+        after.extend(effect(main, around).map(|effect| Fact::new("effect", effect)));
         let cause = known.map(|bug| one_line(&bug.cause)).or_else(|| journey::place(report));
-        behind.extend(cause.map(|cause| Fact::new("where", cause)));
-        let others = self.findings[1..].iter();
-        behind.extend(others.map(|finding| {
+        after.extend(cause.map(|cause| Fact::new("where", cause)));
+        let others = &self.findings[1..];
+        after.extend(others.iter().take(MOST_OTHERS).map(|finding| {
             let known = finding.known.first().map(|bug| format!(" (known bug {})", bug.name));
             Fact::new("also", finding.title() + &known.unwrap_or_default())
         }));
-        behind.push(Fact::new("setup", self.ran(report)));
-        Some(Brief { before, matrix, more, behind })
+        if others.len() > MOST_OTHERS {
+            let more = amount(others.len() - MOST_OTHERS, "more finding");
+            after.push(Fact::new("also", format!("{more}: zprobe show -v")));
+        }
+        after.extend(setting::circumstances(report));
+        Some(Brief { before, matrix, more, after })
     }
 
     /// The name of the engine with its version; `None` if the run was of a user's script.
@@ -118,62 +130,57 @@ impl<'a> Document<'a> {
         first.split(", ").next()
     }
 
-    /// The settings in one line, without the engine's name, which is in the line of the verdict.
-    fn ran(&self, report: &Report) -> String {
-        let all = self.setting.join("; ");
-        let engine = self.engine(report).map(|engine| format!("{engine}, "));
-        engine.and_then(|engine| all.strip_prefix(&engine).map(str::to_owned)).unwrap_or(all)
+    /// The facts about a run without findings: its circumstances, for an inconclusive run the last actions of its
+    /// ranks, and the parts of training that it did not exercise.
+    pub fn reach(&self, report: &Report) -> Vec<Fact> {
+        let mut facts = setting::circumstances(report);
+        if report.verdict == Verdict::Inconclusive {
+            let last = ranks::groups(report);
+            let more = last.len().saturating_sub(MOST_PLACES);
+            let shown = last.iter().take(MOST_PLACES).map(|group| {
+                format!("{} ({}): {}", group.label(), group.first().ending(), group.first().last)
+            });
+            let more = (more > 0).then(|| format!("and {more} more: zprobe show -v"));
+            facts.push(Fact::each("ranks", shown.chain(more).map(TextSpan::Text)));
+        }
+        facts.extend(untested(report));
+        facts
     }
 
-    /// The facts about a run without findings: the smallest deviation that it could have detected, and the parts of
-    /// training that it did not exercise.
-    pub fn reach(&self) -> Vec<Fact> {
-        let facts = self.about(Topic::Power).map(|section| &section.blocks[..]);
-        let facts = facts.into_iter().flatten().filter_map(|block| match block {
-            Block::Facts(facts) => Some(facts),
-            _ => None,
-        });
-        let facts = facts.flatten().map(|fact| {
-            // The reasons and flags after the colon are only in the full report.
-            let subject =
-                |said: &Span| said.text().split(": ").next().unwrap_or_default().to_owned();
-            match fact.label.as_str() {
-                "not exercised" => {
-                    let subjects: Vec<String> = fact.said.iter().map(subject).collect();
-                    Fact::new("untested", subjects.join("; "))
-                }
-                "smallest deviation" => {
-                    let said: Vec<&str> = fact.said.iter().map(Span::text).collect();
-                    Fact::new("detects", said.join("; "))
-                }
-                _ => {
-                    Fact::each("sums", fact.said.iter().map(|it| Span::Text(it.text().to_owned())))
-                }
-            }
-        });
-        facts.collect()
-    }
-
-    /// The last lines of the brief report: the verdict with its fix, and the run directory with the next command.
-    pub fn last_lines(&self, report: &Report, around: &Surroundings<'_>) -> Vec<String> {
-        let name = self.verdict.name().to_uppercase();
-        let mut lines = vec![match self.findings.first() {
-            None => format!("{name}: {}", self.headline),
-            Some(main) => {
-                let known = main.known.first().map(|bug| format!(", known, {}", bug.fix()));
-                format!("{name} {}{}", main.title(), known.unwrap_or_default())
-            }
-        }];
-        let upgrade = self.findings.first().and_then(|main| main.known.first()?.upgrade());
-        lines.extend(upgrade.map(|command| format!("fix:  {command}")));
-        lines.extend(around.run_dir.map(|dir| match self.findings.first() {
+    /// The next command for the reader, with the run directory: the bug report of an unknown bug, otherwise the full
+    /// report. `None` if the run is not recorded on disk.
+    pub fn next(&self, report: &Report, around: &Surroundings<'_>) -> Option<String> {
+        let dir = around.run_dir?;
+        Some(match self.findings.first() {
             Some(main) if main.known.is_empty() && pointless(report).is_none() => {
                 format!("next: zprobe issue {dir}; more: zprobe show -v")
             }
             _ => format!("next: zprobe show -v {dir} (norms, hooks, power)"),
-        }));
-        lines
+        })
     }
+}
+
+/// The parts of training that the run did not exercise, in one line: the parts of one kind are counted, and the
+/// reasons are only in the full report. `None` if there are no such parts.
+fn untested(report: &Report) -> Option<Fact> {
+    let mut kinds: Vec<(&str, usize)> = Vec::new();
+    for part in &report.not_exercised {
+        let subject = part.split(": ").next().unwrap_or_default();
+        let end = BEFORE_PLACES.iter().filter_map(|words| subject.find(words)).min();
+        let kind = &subject[..end.unwrap_or(subject.len())];
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    let more = kinds.len().saturating_sub(MOST_UNTESTED);
+    let shown = kinds.iter().take(MOST_UNTESTED).map(|(kind, count)| match count {
+        1 => (*kind).to_owned(),
+        count => format!("{kind} ({count} places)"),
+    });
+    let more = (more > 0).then(|| format!("{more} more kinds"));
+    let text = shown.chain(more).collect::<Vec<_>>().join("; ");
+    (!kinds.is_empty()).then(|| Fact::new("untested", text))
 }
 
 /// The command or the workaround that removes a known bug; for another finding, the first advice of its rule's page.
@@ -187,15 +194,17 @@ fn fix(main: &Finding, around: &Surroundings<'_>, is_script: bool) -> Option<Fac
         Some(command) => vec![command, format!("or: {workaround}")],
         None => vec![workaround],
     };
-    Some(Fact::each("fix", said.into_iter().map(Span::Text)))
+    Some(Fact::each("fix", said.into_iter().map(TextSpan::Text)))
 }
 
 /// The effect of a finding on training: its measured consequences, or otherwise the meaning of its rule.
 fn effect(main: &Finding, around: &Surroundings<'_>) -> Option<String> {
     if main.severity == Severity::Error && !main.consequences.is_empty() {
-        let told =
-            main.consequences.iter().map(|it| format!("{}: {}", it.code, shortened(&it.message)));
-        return Some(told.collect::<Vec<_>>().join("; "));
+        let all = &main.consequences;
+        let told = all.iter().map(|it| format!("{}: {}", it.code, shortened(&it.message)));
+        let more = (all.len() > MOST_CONSEQUENCES)
+            .then(|| format!("and {} more: zprobe show -v", all.len() - MOST_CONSEQUENCES));
+        return Some(told.take(MOST_CONSEQUENCES).chain(more).collect::<Vec<_>>().join("; "));
     }
     around.first_sentence(&main.code, "What it means")
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Block, Fact, Section, Span, Topic};
+use super::{Block, Fact, Section, TextSpan, Topic};
 use crate::Report;
 use crate::words::amount;
 use zprobe_model::spec::RunSpec;
@@ -38,8 +38,8 @@ pub(super) fn engine(report: &Report) -> Option<Section<'_>> {
 /// exercise.
 pub(super) fn power(report: &Report) -> Section<'_> {
     let mut facts = vec![Fact::new("smallest deviation", &report.power.statement)];
-    let sums = report.precision.iter().map(|it| Span::Text(it.describe()));
-    let missing = report.not_exercised.iter().cloned().map(Span::Text);
+    let sums = report.precision.iter().map(|it| TextSpan::Text(it.describe()));
+    let missing = report.not_exercised.iter().cloned().map(TextSpan::Text);
     facts.extend([Fact::each("sums", sums), Fact::each("not exercised", missing)]);
     facts.retain(|fact| !fact.said.is_empty());
     Section::new(Topic::Power, "What this run could have seen", vec![Block::Facts(facts)])

@@ -1,6 +1,6 @@
 //! Findings in words, from which every form of a finding is made.
 
-use super::{Fact, Span};
+use super::{Fact, TextSpan};
 use crate::{Finding, KnownBug};
 
 impl Finding {
@@ -42,7 +42,7 @@ impl Finding {
     /// The facts of [`Finding::facts`] as text, one fact for each line.
     pub fn lines(&self) -> Vec<String> {
         let line = |fact: &Fact| {
-            let said: Vec<&str> = fact.said.iter().map(Span::text).collect();
+            let said: Vec<&str> = fact.said.iter().map(TextSpan::text).collect();
             format!("{}{}", fact.lead(), said.join(", "))
         };
         self.facts().iter().map(line).collect()
@@ -54,7 +54,7 @@ impl KnownBug {
     pub fn facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::new(format!("known bug {}", self.name), self.description())];
         if !self.links.is_empty() {
-            facts.push(Fact::each("see", self.links.iter().cloned().map(Span::Link)));
+            facts.push(Fact::each("see", self.links.iter().cloned().map(TextSpan::Link)));
         }
         facts.push(Fact::new("cause", &self.cause));
         facts.push(Fact::new("what to do", &self.workaround));

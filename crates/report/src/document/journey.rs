@@ -1,6 +1,6 @@
 //! The journey of the gradient, up to its first departure from the plan.
 
-use super::{Block, Fact, Section, Span, Table, Topic};
+use super::{Block, Fact, Section, Table, TextSpan, Topic};
 use crate::words::{abridged, amount, counted};
 use crate::{Report, Station};
 
@@ -35,7 +35,7 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     }
     blocks.push(Block::Table(rows));
     let params = divergence.params.iter().map(|params| Fact::new("parameters", abridged(params)));
-    let function = divergence.function.iter().cloned().map(Span::Code);
+    let function = divergence.function.iter().cloned().map(TextSpan::Code);
     let function = function.map(|function| Fact::each("made by", [function]));
     let facts: Vec<Fact> = params.chain(function).collect();
     if !facts.is_empty() {
@@ -45,8 +45,9 @@ pub(super) fn section(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Journey, title, blocks))
 }
 
-/// The place at which the journey departs from the plan, in one line: the engine's function that makes the first wrong
-/// buffer. A user's script may have changed the buffer itself, so for a script both ends of the stretch are named.
+/// The place where the gradients first differ from the plan, in one line: the engine's function that makes the first
+/// wrong buffer. For a script, the last right place and the first wrong place are both named, because the script may
+/// have changed the buffer in between.
 pub(super) fn place(report: &Report) -> Option<String> {
     let divergence = report.first_divergence.as_ref()?;
     let function = divergence.function.clone();

@@ -107,17 +107,17 @@ pub struct Fact {
     /// The subject of the fact; empty if the statements need no subject.
     pub label: String,
     /// The statements about the subject.
-    pub said: Vec<Span>,
+    pub said: Vec<TextSpan>,
 }
 
 impl Fact {
     /// A fact with a single statement.
     pub fn new(label: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { label: label.into(), said: vec![Span::Text(text.into())] }
+        Self { label: label.into(), said: vec![TextSpan::Text(text.into())] }
     }
 
     /// A fact with several statements.
-    fn each(label: &str, said: impl IntoIterator<Item = Span>) -> Self {
+    fn each(label: &str, said: impl IntoIterator<Item = TextSpan>) -> Self {
         Self { label: label.to_owned(), said: said.into_iter().collect() }
     }
 
@@ -128,7 +128,7 @@ impl Fact {
 }
 
 /// A piece of text of one kind.
-pub enum Span {
+pub enum TextSpan {
     /// Plain text.
     Text(String),
     /// The address of a web page.
@@ -137,7 +137,7 @@ pub enum Span {
     Code(String),
 }
 
-impl Span {
+impl TextSpan {
     /// The text without its kind.
     pub fn text(&self) -> &str {
         match self {
@@ -151,7 +151,7 @@ pub struct Table {
     /// The heads of the columns.
     pub head: Vec<String>,
     /// The rows, each with as many cells as there are heads.
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<TableCell>>,
     /// The number of leading columns that are aligned to the left; the other columns hold numbers.
     pub left: usize,
 }
@@ -163,20 +163,20 @@ impl Table {
     }
 
     /// Adds a row of cells to the table.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<TableCell>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 }
 
 /// A cell of a table.
-pub struct Cell {
+pub struct TableCell {
     /// The text of the cell.
     pub text: String,
     /// True if the value differs from the expected value.
     pub is_wrong: bool,
 }
 
-impl From<String> for Cell {
+impl From<String> for TableCell {
     fn from(text: String) -> Self {
         Self { text, is_wrong: false }
     }

@@ -1,5 +1,6 @@
-//! The settings of the run, in a few lines.
+//! The settings of the run: in a few lines, or only the facts that a reader of the main finding needs.
 
+use super::Fact;
 use crate::words::{amount, weight_text};
 use crate::{NotObserved, Report};
 use zprobe_engines as engines;
@@ -15,14 +16,7 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
         return of_script(report, script);
     }
     let mut lines = vec![
-        format!(
-            "{}, {}, ga {}, {}, model {}",
-            engine(report),
-            amount(spec.world_size, "rank"),
-            spec.gradient_accumulation_steps,
-            amount(spec.steps, "step"),
-            spec.model,
-        ),
+        format!("{}, {}", engine(report), size(spec)),
         format!(
             "{}, accumulated in {}, communicated {}",
             spec.dtype,
@@ -46,10 +40,7 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
     }
     lines.extend(spec.shapes.iter().map(|shape| format!("{shape}: {}", shape.describe())));
     lines.extend(spec.inject().map(|fault| format!("injected fault: {fault}")));
-    if report.masked > 0 {
-        let secrets = amount(report.masked, "secret");
-        lines.push(format!("{secrets} removed from the recording; <secret> replaces each"));
-    }
+    lines.extend(masked(report));
     lines.extend(report.repeats.as_ref().map(|repeats| {
         format!(
             "{} compared at {} points; this report shows repeat {}",
@@ -61,20 +52,83 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
     lines
 }
 
+/// The facts about the run that a reader of the main finding needs: its size, its device and the remarks. For a script
+/// also the places of its calls, the contract of its loss, and without findings the judged parts.
+pub(super) fn circumstances(report: &Report) -> Vec<Fact> {
+    let spec = &report.run.spec;
+    let mut facts = Vec::new();
+    let device = (spec.device == Device::Cuda)
+        .then(|| format!(", on {} over {}", spec.device, spec.backend))
+        .unwrap_or_default();
+    if spec.script().is_some() {
+        let fact = |name: &str| report.run.engine_facts.get(name);
+        facts.push(Fact::new("setup", size_of_script(spec) + &device));
+        facts.extend(fact("places").map(|places| Fact::new("your code", places)));
+        let is_right = report.findings.is_empty();
+        // A finding about the loss states the law, which is the last part of the contract.
+        let end = |contract: &str| contract.find("; together ").filter(|_| !is_right);
+        facts.extend(fact("contract").map(|contract| {
+            let contract = &contract[..end(contract).unwrap_or(contract.len())];
+            Fact::new("loss", contract.strip_prefix("loss: ").unwrap_or(contract))
+        }));
+        let judged = fact("judged").filter(|_| is_right);
+        facts.extend(
+            judged.map(|it| Fact::new("judged", it.strip_prefix("judged: ").unwrap_or(it))),
+        );
+    } else {
+        let fault = spec.inject().map(|fault| format!("; injected fault: {fault}"));
+        let stage = stage(spec).map(|stage| format!("{stage}, "));
+        let setup =
+            [stage.unwrap_or_default(), size(spec), device, fault.unwrap_or_default()].concat();
+        facts.push(Fact::new("setup", setup));
+    }
+    let remarks = report.remarks.iter().cloned();
+    facts.extend(remarks.chain(masked(report)).map(|remark| Fact::new("note", remark)));
+    facts
+}
+
+/// The number of secrets that were removed from the recording, in words; `None` if there were none.
+fn masked(report: &Report) -> Option<String> {
+    let secrets = amount(report.masked, "secret");
+    let words = format!("{secrets} removed from the recording; <secret> replaces each");
+    (report.masked > 0).then_some(words)
+}
+
+/// The numbers of ranks, microbatches and steps, and the model.
+fn size(spec: &RunSpec) -> String {
+    format!(
+        "{}, ga {}, {}, model {}",
+        amount(spec.world_size, "rank"),
+        spec.gradient_accumulation_steps,
+        amount(spec.steps, "step"),
+        spec.model,
+    )
+}
+
+/// The numbers of ranks, microbatches and steps of a user's script, and the dtype of its gradients.
+fn size_of_script(spec: &RunSpec) -> String {
+    format!(
+        "{}, {} a step, {}, gradients in {}",
+        amount(spec.world_size, "rank"),
+        amount(spec.gradient_accumulation_steps, "microbatch"),
+        amount(spec.steps, "step"),
+        spec.dtype,
+    )
+}
+
+/// The ZeRO stage in words; `None` if the engine has only one.
+fn stage(spec: &RunSpec) -> Option<String> {
+    match spec.engine().traits().staging {
+        Staging::Chosen => Some(format!("ZeRO stage {}", spec.stage)),
+        Staging::Always(_) => None,
+    }
+}
+
 /// The lines about the settings of a user's training script.
 fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     let spec = &report.run.spec;
     let command = script.command.iter().map(String::as_str);
-    let mut lines = vec![
-        shlex::try_join(command).unwrap_or_default(),
-        format!(
-            "{}, {} a step, {}, gradients in {}",
-            amount(spec.world_size, "rank"),
-            amount(spec.gradient_accumulation_steps, "microbatch"),
-            amount(spec.steps, "step"),
-            spec.dtype,
-        ),
-    ];
+    let mut lines = vec![shlex::try_join(command).unwrap_or_default(), size_of_script(spec)];
     if spec.device == Device::Cuda {
         lines.push(format!("on {} over {}", spec.device, spec.backend));
     }
@@ -106,11 +160,8 @@ fn engine(report: &Report) -> String {
     let room = engines::of(spec.engine());
     let package = room.python.as_ref().and_then(|python| python.package);
     let version = package.map(|package| format!(" {}", version(report, package.module)));
-    let stage = match spec.engine().traits().staging {
-        Staging::Chosen => format!(", ZeRO stage {}", spec.stage),
-        Staging::Always(_) => String::new(),
-    };
-    format!("{}{}{stage}", room.title, version.unwrap_or_default())
+    let stage = stage(spec).map(|stage| format!(", {stage}"));
+    [room.title, &version.unwrap_or_default(), &stage.unwrap_or_default()].concat()
 }
 
 fn version<'a>(report: &'a Report, package: &str) -> &'a str {

@@ -1,6 +1,6 @@
 //! The sections with tables: norms, target tokens, hooks and bucket flushes.
 
-use super::{Block, Cell, Fact, Section, Table, Topic};
+use super::{Block, Fact, Section, Table, TableCell, Topic};
 use crate::words::{runs, weight_text};
 use crate::{HookCount, Norms, Report};
 use zprobe_model::trace::Point;
@@ -39,8 +39,9 @@ pub(super) fn norms(report: &Report) -> Option<Section<'_>> {
         }
         // The cell is empty where ranks may hold different values.
         let agreement = row.agree.map_or("", |agree| if agree { "agree" } else { "DIFFER" });
-        let agreement = Cell { text: agreement.to_owned(), is_wrong: row.agree == Some(false) };
-        table.row(cells.into_iter().map(Cell::from).chain([agreement]));
+        let agreement =
+            TableCell { text: agreement.to_owned(), is_wrong: row.agree == Some(false) };
+        table.row(cells.into_iter().map(TableCell::from).chain([agreement]));
     }
     let title = "Norm of the gradient, per rank (difference to rank 0)";
     Some(Section::new(Topic::Norms, title, vec![Block::Table(table)]))
@@ -61,7 +62,7 @@ pub(super) fn tokens(report: &Report) -> Option<Section<'_>> {
             one,
             format!("{:.1} %", 100.0 * row.share),
         ];
-        table.row(cells.into_iter().map(Cell::from));
+        table.row(cells.into_iter().map(TableCell::from));
     }
     let others = report.tokens.len().saturating_sub(MOST_MICROBATCHES);
     let more = if others > 0 { format!("; {others} more microbatches") } else { String::new() };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::headline::steps_taken;
-use super::{Block, Cell, Fact, Matrix, Section, Table, Topic};
+use super::{Block, Fact, Matrix, Section, Table, TableCell, Topic};
 use crate::words::{by_rank, counted, earlier_gradient, matrix_text, weight_text};
 use crate::{Contribution, Report};
 use zprobe_model::trace::Point;
@@ -188,16 +188,16 @@ fn table(entry: &Contribution) -> Table {
         let left = entry.leftover.get(rank).map_or(&[][..], Vec::as_slice);
         let left = &left[left.len() - (earlier * columns).min(left.len())..];
         let all = left.iter().map(|weight| (weight, &0.0)).chain(row.iter().zip(expected));
-        let cells = all.map(|(weight, expected)| Cell {
+        let cells = all.map(|(weight, expected)| TableCell {
             text: weight_text(*weight),
             is_wrong: (weight - expected).abs() > entry.tolerance,
         });
-        table.row([Cell::from(format!("rank {rank}"))].into_iter().chain(cells));
+        table.row([TableCell::from(format!("rank {rank}"))].into_iter().chain(cells));
     }
     table
 }
 
-/// The wrong weights of a table, rank by rank: `rank 173: m2 0`.
+/// The wrong weights of a table, rank by rank: `rank 173: m2 0` means that microbatch 2 of rank 173 has the weight 0.
 fn in_words(table: &Table) -> Vec<String> {
     by_rank(table.rows.iter().enumerate().map(|(rank, row)| {
         let cells = row.iter().zip(&table.head);

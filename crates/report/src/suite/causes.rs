@@ -23,9 +23,9 @@ impl<'a> Cause<'a> {
 impl Suite {
     /// Every case that needs attention, grouped by cause, in the order of the first case of each cause.
     pub fn causes(&self) -> Vec<Cause<'_>> {
-        let mut causes: Vec<(Key, Cause<'_>)> = Vec::new();
+        let mut causes: Vec<(CauseKey, Cause<'_>)> = Vec::new();
         for case in self.cases.iter().filter(|case| case.status.is_bad()) {
-            let key = Key::of(case);
+            let key = CauseKey::of(case);
             match causes.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, cause)) => cause.others.push(case),
                 None => causes.push((key, Cause { first: case, others: vec![] })),
@@ -37,7 +37,7 @@ impl Suite {
 
 /// The key of a cause: cases with equal keys have the same cause.
 #[derive(PartialEq)]
-struct Key {
+struct CauseKey {
     engine: Engine,
     status: Status,
     expected: String,
@@ -45,7 +45,7 @@ struct Key {
     wrong: Vec<String>,
 }
 
-impl Key {
+impl CauseKey {
     fn of(case: &Case) -> Self {
         let findings = case.findings.iter().filter(|it| it.accepted.is_none());
         let mut wrong: Vec<String> =

@@ -1,13 +1,12 @@
-//! Renders the first screen: the main finding in about twelve lines, or the smallest deviation that a clean run could
-//! have detected.
+//! Renders the first screen: the verdict, the main finding in about twelve lines, and the next command.
 
 use anstyle::Style;
 
-use super::page::{BOLD, DIM, Page, verdict_style};
+use super::page::{BOLD, DIM, TerminalPage, verdict_style};
 use super::{MATRIX_COLUMNS, MATRIX_ROWS};
+use crate::Report;
 use crate::document::{Block, Document, Fact, Matrix, Surroundings, Table, Topic};
 use crate::words::amount;
-use crate::{Report, Verdict};
 use zprobe_model::visible::Visible;
 
 /// The width of the margin for labels, in columns.
@@ -19,7 +18,7 @@ pub(in crate::render) fn render(
     around: &Surroundings<'_>,
 ) -> serde_json::Result<String> {
     let document = Document::of(report)?;
-    let mut page = Page::new(width);
+    let mut page = TerminalPage::new(width);
     let style = verdict_style(document.verdict);
     let first = format!("{style}{}{style:#}  ", document.verdict.name().to_uppercase());
     let headline = match document.engine(report) {
@@ -32,14 +31,9 @@ pub(in crate::render) fn render(
         if let Some(matrix) = brief.matrix {
             page.small(matrix, brief.more);
         }
-        page.labelled(&brief.behind);
-    } else if document.verdict == Verdict::Inconclusive {
-        document.setting.iter().for_each(|line| page.wrapped("", "  ", line, DIM));
-        let sections = [Topic::Ranks, Topic::Power].map(|topic| document.about(topic));
-        sections.into_iter().flatten().for_each(|section| page.whole(section, around));
+        page.labelled(&brief.after);
     } else {
-        document.setting.iter().for_each(|line| page.wrapped("", "  ", line, DIM));
-        page.labelled(&document.reach());
+        page.labelled(&document.reach(report));
     }
     if let Some(section) = document.about(Topic::Smallest) {
         for block in &section.blocks {
@@ -52,12 +46,14 @@ pub(in crate::render) fn render(
         page.labelled(&[Fact::new("note", own)]);
     }
     page.wrapped("", "", "", Style::new());
-    document.last_lines(report, around).iter().for_each(|line| page.wrapped("", "  ", line, BOLD));
+    if let Some(next) = document.next(report, around) {
+        page.wrapped("", "  ", &next, BOLD);
+    }
     page.again(around.again.or(document.again).filter(|_| !document.findings.is_empty()));
     Ok(page.into_text())
 }
 
-impl Page {
+impl TerminalPage {
     /// Writes facts with their labels in the margin.
     fn labelled(&mut self, facts: &[Fact]) {
         for fact in facts {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 pub(super) use self::brief::render as brief;
-pub(super) use self::page::Page;
+pub(super) use self::page::TerminalPage;
 use self::page::{BOLD, DIM, verdict_style};
 use super::Report;
 use crate::document::{Block, Document, Fact, Matrix, RankGroup, Section, Surroundings};
@@ -29,7 +29,7 @@ pub(super) fn render(
     around: &Surroundings<'_>,
 ) -> serde_json::Result<String> {
     let document = Document::of(report)?;
-    let mut page = Page::new(width);
+    let mut page = TerminalPage::new(width);
     let style = verdict_style(document.verdict);
     let verdict = document.verdict.name().to_uppercase();
     let first = format!("{style}{verdict}{style:#}  ");
@@ -46,7 +46,7 @@ pub(super) fn render(
     Ok(page.into_text())
 }
 
-impl Page {
+impl TerminalPage {
     /// Writes a section with its title.
     fn whole(&mut self, section: &Section<'_>, around: &Surroundings<'_>) {
         self.section(&section.title);

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use crate::Verdict;
-use crate::document::{Cell, Table};
+use crate::document::{Table, TableCell};
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -22,12 +22,12 @@ pub(super) fn verdict_style(verdict: Verdict) -> Style {
 }
 
 /// The text of a report that has been written so far, for a terminal of a certain width in columns.
-pub(in crate::render) struct Page {
+pub(in crate::render) struct TerminalPage {
     text: String,
     width: usize,
 }
 
-impl Page {
+impl TerminalPage {
     /// Makes an empty page for a terminal of this width in columns.
     pub fn new(width: usize) -> Self {
         Self { text: String::new(), width }
@@ -92,7 +92,7 @@ impl Page {
     }
 }
 
-impl std::fmt::Write for Page {
+impl std::fmt::Write for TerminalPage {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         self.text.push_str(text);
         Ok(())
@@ -103,7 +103,7 @@ impl std::fmt::Write for Page {
 fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
     let mut grid = comfy_table::Table::new();
     grid.load_style(presets::NOTHING).set_header(&table.head);
-    let marked = |(index, cell): (usize, &Cell)| match cell.is_wrong && index >= table.left {
+    let marked = |(index, cell): (usize, &TableCell)| match cell.is_wrong && index >= table.left {
         true => format!("[{}]", cell.text),
         false => cell.text.clone(),
     };
@@ -116,7 +116,7 @@ fn lines(table: &Table, width: Option<usize>) -> Vec<String> {
         let left = index < table.left;
         column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
     }
-    let has_wrong = |row: &Vec<Cell>| row[table.left..].iter().any(|cell| cell.is_wrong);
+    let has_wrong = |row: &Vec<TableCell>| row[table.left..].iter().any(|cell| cell.is_wrong);
     let colour = table.rows.iter().any(has_wrong);
     let line = |line: String| match colour {
         true => format!(" {}\n", in_colour(line.trim_end())),
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_word_that_is_wider_than_the_page_goes_on_in_the_next_line() {
-        let mut page = Page::new(20);
+        let mut page = TerminalPage::new(20);
         page.paragraph("see: ", "https://example.org/a/long/path and more");
         assert_eq!(
             page.into_text(),
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_quotation_keeps_its_lines() {
-        let mut page = Page::new(20);
+        let mut page = TerminalPage::new(20);
         page.quotation("red\n\nlast words of a rank");
         let text = anstream::adapter::strip_str(&page.into_text()).to_string();
         assert_eq!(text, "    | red\n    | \n    | last words of\n    | a rank\n");

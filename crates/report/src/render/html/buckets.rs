@@ -17,8 +17,8 @@ const WIDE_SHOWN: usize = 40;
 const LISTED: usize = 400;
 
 /// The data of the panel of bucket flushes.
-pub(super) struct Buckets<'a> {
-    pub lanes: Vec<Lane>,
+pub(super) struct BucketPanel<'a> {
+    pub lanes: Vec<BarLane>,
     pub width: usize,
     pub bar: usize,
     /// The y coordinates, in pixels, of the base line and of the line that marks a full bucket.
@@ -26,13 +26,13 @@ pub(super) struct Buckets<'a> {
     pub full: usize,
     pub has_numbers: bool,
     pub reasons: Vec<FlushReason>,
-    pub rows: Vec<Row<'a>>,
+    pub rows: Vec<FlushRow<'a>>,
     /// The number of flushes that are not listed.
     pub more_rows: usize,
 }
 
 /// A lane of bars for the ranks that flushed the same buckets.
-pub(super) struct Lane {
+pub(super) struct BarLane {
     pub ranks: String,
     pub bars: Vec<Bar>,
     /// The x coordinate at which each step begins, with the number of the step.
@@ -52,14 +52,14 @@ pub(super) struct Bar {
 }
 
 /// A row of the list: one flush.
-pub(super) struct Row<'a> {
+pub(super) struct FlushRow<'a> {
     pub flush: &'a Flush,
     pub ranks: String,
     pub params: String,
     pub fill: String,
 }
 
-impl<'a> Buckets<'a> {
+impl<'a> BucketPanel<'a> {
     pub fn new(report: &'a Report) -> Option<Self> {
         if report.buckets.is_empty() {
             return None;
@@ -81,7 +81,7 @@ impl<'a> Buckets<'a> {
         let base = most * FULL;
         let lanes = sequences
             .iter()
-            .map(|(ranks, own)| Lane {
+            .map(|(ranks, own)| BarLane {
                 ranks: labels::ranks(ranks, world_size),
                 bars: own.iter().enumerate().map(|(at, f)| Bar::new(at, f, bar, base)).collect(),
                 steps: (0..own.len())
@@ -90,7 +90,7 @@ impl<'a> Buckets<'a> {
                     .collect(),
             })
             .collect();
-        let row = |flush: &'a Flush| Row {
+        let row = |flush: &'a Flush| FlushRow {
             ranks: labels::ranks(&flush.ranks, world_size),
             fill: percent(flush),
             params: abridged(&flush.params),
@@ -113,7 +113,7 @@ impl<'a> Buckets<'a> {
     }
 }
 
-impl Buckets<'_> {
+impl BucketPanel<'_> {
     /// The height of the drawing of one lane, in pixels.
     pub fn height(&self) -> usize {
         self.base + if self.has_numbers { 36 } else { 18 }

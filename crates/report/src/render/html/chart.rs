@@ -17,19 +17,19 @@ const HEIGHT: f64 = 150.0;
 pub(super) struct Chart {
     pub width: usize,
     /// A line for each rank; if there are many ranks, one line for their median.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartLine>,
     /// The path of the area between the smallest and the largest norm; `None` if there are few ranks.
     pub band: Option<String>,
     /// The y coordinates of the grid lines, with their values.
     pub grid: Vec<(String, String)>,
     /// The labels of the moments below the chart.
-    pub ticks: Vec<Tick>,
+    pub ticks: Vec<MomentTick>,
     /// The x coordinate at which each step begins, with the number of the step.
     pub steps: Vec<(usize, usize)>,
 }
 
 /// A line of the chart.
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub label: String,
     pub path: String,
     pub dots: Vec<Dot>,
@@ -43,7 +43,7 @@ pub(super) struct Dot {
 }
 
 /// The label of a moment below the chart.
-pub(super) struct Tick {
+pub(super) struct MomentTick {
     pub x: usize,
     pub text: String,
     pub differs: bool,
@@ -82,7 +82,7 @@ impl Chart {
             ticks: rows
                 .iter()
                 .enumerate()
-                .map(|(at, row)| Tick {
+                .map(|(at, row)| MomentTick {
                     x: x(at),
                     text: short(row),
                     differs: row.agree == Some(false),
@@ -108,7 +108,7 @@ fn line(
     norm: &dyn Fn(&crate::Norms) -> Option<f64>,
     x: &dyn Fn(usize) -> usize,
     y: &dyn Fn(f64) -> f64,
-) -> Line {
+) -> ChartLine {
     let (mut path, mut dots) = (String::new(), Vec::new());
     let mut step = None;
     for (at, row) in report.norms.iter().enumerate() {
@@ -123,7 +123,7 @@ fn line(
         dots.push(Dot { x: x(at), y: format!("{:.1}", y(norm)), title });
         step = Some(row.step);
     }
-    Line { label, path, dots }
+    ChartLine { label, path, dots }
 }
 
 fn band(rows: &[crate::Norms], x: &dyn Fn(usize) -> usize, y: &dyn Fn(f64) -> f64) -> String {

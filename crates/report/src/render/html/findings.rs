@@ -1,6 +1,6 @@
 //! The links from findings to the places on the page that show them.
 
-use super::weights::Weights;
+use super::weights::WeightPanel;
 use crate::document::RankGroup;
 use crate::{Family, Finding, Report};
 
@@ -14,7 +14,7 @@ pub(super) struct Link {
 
 /// The parts of the page to which findings can have links.
 pub(super) struct Places<'a> {
-    pub weights: &'a Weights,
+    pub weights: &'a WeightPanel,
     pub has_hooks: bool,
     pub has_timeline: bool,
     pub ranks: &'a [RankGroup<'a>],

@@ -8,8 +8,8 @@ use crate::Contribution;
 
 /// The form of a matrix: its lines, and the source ranks of each line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Form {
-    pub lines: Vec<(Who, Line)>,
+pub(super) struct MatrixForm {
+    pub lines: Vec<(Who, MatrixLine)>,
     pub as_planned: bool,
     /// The number of sets of weights that explain the elements, if the elements are too few to decide; otherwise 0.
     pub possible: usize,
@@ -30,21 +30,21 @@ pub(super) enum Who {
 
 /// The weights of one source rank's gradients and their expected values, as bits of `f64`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Line {
+pub(super) struct MatrixLine {
     pub weights: Vec<u64>,
     pub expected: Vec<u64>,
     /// The weights of gradients of earlier steps; empty if all are 0.
     pub leftover: Vec<u64>,
 }
 
-impl Form {
+impl MatrixForm {
     /// The form of an entry. If there are few ranks, each has a line; if there are many, ranks that are alike share a
     /// line.
     pub fn new(entry: &Contribution) -> Self {
         let bits = |row: &[f64]| row.iter().map(|weight| (weight + 0.0).to_bits()).collect();
         let nothing_left = entry.leftover.iter().flatten().all(|weight| *weight == 0.0);
         let empty = Vec::new();
-        let line = |rank: usize| Line {
+        let line = |rank: usize| MatrixLine {
             weights: bits(&entry.weights[rank]),
             expected: bits(entry.expected.get(rank).unwrap_or(&empty)),
             leftover: match entry.leftover.get(rank) {
@@ -53,8 +53,8 @@ impl Form {
             },
         };
         let world_size = entry.weights.len();
-        let mut lines: Vec<(Who, Line)> = Vec::new();
-        let mut known: HashMap<Line, usize> = HashMap::new();
+        let mut lines: Vec<(Who, MatrixLine)> = Vec::new();
+        let mut known: HashMap<MatrixLine, usize> = HashMap::new();
         for rank in 0..world_size {
             let line = line(rank);
             match known.get(&line).filter(|_| world_size > RANKS_SHOWN) {

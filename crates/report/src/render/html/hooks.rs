@@ -8,10 +8,10 @@ use crate::{Firings, Report};
 const PARAMS_SHOWN: usize = 60;
 
 /// The data of the panel of gradient hooks.
-pub(super) struct Hooks<'a> {
+pub(super) struct HookPanel<'a> {
     /// The heads of the columns: a step and a microbatch, or a range of microbatches that are alike.
     pub columns: Vec<String>,
-    pub rows: Vec<Row<'a>>,
+    pub rows: Vec<HookRow<'a>>,
     /// The number of parameters that are not drawn. If no parameter is drawn, each hook fired once for each gradient.
     pub more_rows: usize,
     /// True if firings of hooks were observed.
@@ -20,20 +20,20 @@ pub(super) struct Hooks<'a> {
 }
 
 /// A row of the table: one parameter.
-pub(super) struct Row<'a> {
+pub(super) struct HookRow<'a> {
     pub param: &'a str,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<HookCell>,
 }
 
 /// A cell of the table: one parameter in backwards that were alike.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Cell {
+pub(super) struct HookCell {
     pub text: String,
     pub class: &'static str,
     pub title: String,
 }
 
-impl<'a> Hooks<'a> {
+impl<'a> HookPanel<'a> {
     pub fn new(report: &'a Report) -> Option<Self> {
         let hooks = &report.hooks;
         if hooks.firings.is_empty() {
@@ -48,7 +48,7 @@ impl<'a> Hooks<'a> {
             }
         }
         let world_size = report.ranks.len();
-        let columns: Vec<Vec<Cell>> = backwards
+        let columns: Vec<Vec<HookCell>> = backwards
             .iter()
             .map(|(_, held)| {
                 (0..hooks.params.len()).map(|param| cell(held, param, world_size)).collect()
@@ -65,11 +65,11 @@ impl<'a> Hooks<'a> {
                 _ => format!("step {step}, m{first} to m{last}"),
             }
         };
-        let row = |(param, name): (usize, &'a String)| Row {
+        let row = |(param, name): (usize, &'a String)| HookRow {
             param: name,
             cells: groups.iter().map(|group| columns[group.start][param].clone()).collect(),
         };
-        let mut rows: Vec<Row<'_>> = hooks.params.iter().enumerate().map(row).collect();
+        let mut rows: Vec<HookRow<'_>> = hooks.params.iter().enumerate().map(row).collect();
         let all = rows.len();
         if all > PARAMS_SHOWN {
             rows.retain(|row| row.cells.iter().any(|cell| cell.class == "bad"));
@@ -93,7 +93,7 @@ impl<'a> Hooks<'a> {
 }
 
 /// The cell with the firings of one parameter's hook on all ranks.
-fn cell(held: &[&Firings], param: usize, world_size: usize) -> Cell {
+fn cell(held: &[&Firings], param: usize, world_size: usize) -> HookCell {
     let count =
         |list: &Option<Vec<u32>>| list.as_ref().map(|list| list.get(param).copied().unwrap_or(0));
     let mut seen: Vec<(String, bool, Vec<usize>)> = Vec::new();
@@ -117,7 +117,7 @@ fn cell(held: &[&Firings], param: usize, world_size: usize) -> Cell {
         .iter()
         .map(|(text, _, ranks)| format!("{text} on {}", labels::ranks(ranks, world_size)))
         .collect();
-    Cell {
+    HookCell {
         text: match &seen[..] {
             [] => "–".to_owned(),
             [(only, _, _)] => only.clone(),

@@ -18,7 +18,7 @@ const LANE: usize = 10;
 const SPANS_DRAWN: usize = 60_000;
 
 /// The data of the panel of the timeline.
-pub(super) struct Lanes {
+pub(super) struct TimelinePanel {
     pub width: u64,
     pub height: usize,
     /// The height of the drawing, in pixels.
@@ -29,7 +29,7 @@ pub(super) struct Lanes {
     pub collectives: Vec<Path>,
     /// The path of the marks at the ends of ranks that did not finish.
     pub broken: String,
-    /// The silences that are cut short, with their lengths.
+    /// The idle periods that are drawn shortened, with their lengths.
     pub cuts: Vec<Cut>,
     pub knots: String,
     /// The labels of the ranks, next to their lanes.
@@ -38,7 +38,7 @@ pub(super) struct Lanes {
     pub ranks: String,
     pub drawn: usize,
     pub of: usize,
-    pub ticks: Vec<Tick>,
+    pub ticks: Vec<TimeTick>,
     pub legend: Vec<&'static str>,
     /// The time at which the recording began; `length` is its duration.
     pub started: String,
@@ -53,7 +53,7 @@ pub(super) struct Path {
     pub d: String,
 }
 
-/// A silence of all ranks that is cut short.
+/// A period in which no rank does anything, drawn shortened.
 pub(super) struct Cut {
     pub x: u64,
     pub width: u64,
@@ -69,7 +69,7 @@ pub(super) struct Label {
 }
 
 /// A tick on the axis of time.
-pub(super) struct Tick {
+pub(super) struct TimeTick {
     pub percent: usize,
     pub text: String,
 }
@@ -80,7 +80,7 @@ pub(super) struct Totals {
     pub rows: Vec<(&'static str, Vec<String>)>,
 }
 
-impl Lanes {
+impl TimelinePanel {
     /// Makes the drawing of a timeline; `None` for a trace without times or without a record of any rank.
     pub fn new(timeline: &Timeline) -> Option<Self> {
         let all = &timeline.lanes;
@@ -103,7 +103,7 @@ impl Lanes {
             y: format!("{:.1}", (at as f64 + 0.5) * lane_pixels as f64),
             is_broken: is_broken(lane),
         };
-        let tick = |percent: usize| Tick {
+        let tick = |percent: usize| TimeTick {
             percent,
             text: duration(scale.time(WIDTH * percent as u64 / 100)),
         };
@@ -193,7 +193,7 @@ impl Cut {
         Self {
             x: scale.x(from),
             width: scale.x(to) - scale.x(from),
-            title: format!("{} without any event, cut short", duration(to - from)),
+            title: format!("{} without any event, drawn shortened", duration(to - from)),
         }
     }
 }
@@ -211,7 +211,7 @@ fn legend(lanes: &[(usize, &Lane)]) -> Vec<&'static str> {
 fn totals(lanes: &[Lane]) -> Totals {
     let few = lanes.len() <= super::RANKS_SHOWN;
     let sum = |lane: &Lane, phase: Option<Phase>| -> u64 {
-        let of_phase = |span: &&crate::timeline::Span| span.what.map(|w| w.2) == phase;
+        let of_phase = |span: &&crate::timeline::PhaseSpan| span.what.map(|w| w.2) == phase;
         let times = lane.spans.iter().filter(of_phase).map(|span| span.to - span.from);
         times.fold(0, u64::saturating_add)
     };

@@ -20,14 +20,14 @@ mod weights;
 
 use askama::Template;
 
-use self::buckets::Buckets;
+use self::buckets::BucketPanel;
 use self::explanations::Explanation;
 use self::findings::{Link, Places};
-use self::hooks::Hooks;
-use self::lanes::Lanes;
-use self::norms::Norms;
-use self::weights::Weights;
-use crate::document::{Block, Document, MOST_APART, Section, Span, Topic, groups};
+use self::hooks::HookPanel;
+use self::lanes::TimelinePanel;
+use self::norms::NormPanel;
+use self::weights::WeightPanel;
+use crate::document::{Block, Document, MOST_APART, Section, TextSpan, Topic, groups};
 use crate::{Finding, Report, Severity, Verdict, timeline::Timeline};
 use zprobe_model::trace::Trace;
 use zprobe_model::visible::Visible;
@@ -41,18 +41,18 @@ const RANKS_SHOWN: usize = MOST_APART;
 /// The data of the page's template.
 #[derive(Template)]
 #[template(path = "page.html")]
-struct Page<'a> {
+struct HtmlPage<'a> {
     report: &'a Report,
     document: Document<'a>,
     style: &'static str,
     script: &'static str,
     policy: String,
     findings: Vec<(&'a Finding, Vec<Link>)>,
-    weights: Weights,
-    norms: Option<Norms>,
-    buckets: Option<Buckets<'a>>,
-    hooks: Option<Hooks<'a>>,
-    lanes: Option<Lanes>,
+    weights: WeightPanel,
+    norms: Option<NormPanel>,
+    buckets: Option<BucketPanel<'a>>,
+    hooks: Option<HookPanel<'a>>,
+    lanes: Option<TimelinePanel>,
     explanations: Vec<Explanation<'a>>,
 }
 
@@ -76,9 +76,9 @@ fn page<'a>(
     trace: &Trace,
     explain: &dyn Fn(&str) -> Option<&'a str>,
 ) -> anyhow::Result<String> {
-    let weights = Weights::new(report);
-    let hooks = Hooks::new(report);
-    let lanes = Lanes::new(&Timeline::new(trace));
+    let weights = WeightPanel::new(report);
+    let hooks = HookPanel::new(report);
+    let lanes = TimelinePanel::new(&Timeline::new(trace));
     let explanations = explanations::of(report, explain);
     let ranks = groups(report);
     let places = Places {
@@ -89,15 +89,15 @@ fn page<'a>(
     };
     let with_links = |finding: &'a Finding| (finding, places.links(report, finding));
     let findings = report.findings.iter().map(with_links).collect();
-    let page = Page {
+    let page = HtmlPage {
         style: STYLE,
         script: SCRIPT,
         policy: policy::policy(STYLE, SCRIPT),
         document: Document::of(report)?,
         findings,
         weights,
-        norms: Norms::new(report),
-        buckets: Buckets::new(report),
+        norms: NormPanel::new(report),
+        buckets: BucketPanel::new(report),
         hooks,
         lanes,
         explanations,
@@ -106,7 +106,7 @@ fn page<'a>(
     Ok(page.render()?)
 }
 
-impl Page<'_> {
+impl HtmlPage<'_> {
     /// The sign next to the verdict, so that no reader depends on its colour.
     fn sign(&self) -> &'static str {
         match self.report.verdict {

@@ -8,21 +8,21 @@ use crate::Report;
 const LINES_SHOWN: usize = 8;
 
 /// The data of the panel of norms.
-pub(super) struct Norms {
+pub(super) struct NormPanel {
     pub heads: Vec<String>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<NormRow>,
     pub chart: Chart,
 }
 
 /// A row of the table: the norms at one moment.
-pub(super) struct Row {
+pub(super) struct NormRow {
     pub step: usize,
     pub what: String,
     pub cells: Vec<String>,
     pub agree: Option<bool>,
 }
 
-impl Norms {
+impl NormPanel {
     pub fn new(report: &Report) -> Option<Self> {
         if report.norms.is_empty() {
             return None;
@@ -34,7 +34,7 @@ impl Norms {
         } else {
             ["rank 0", "smallest", "median", "largest"].map(str::to_owned).to_vec()
         };
-        let row = |row: &crate::Norms| Row {
+        let row = |row: &crate::Norms| NormRow {
             step: row.step,
             what: moment(report, row.point, row.microbatch),
             cells: if few {

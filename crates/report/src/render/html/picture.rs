@@ -1,7 +1,7 @@
 //! The picture of a weight matrix. If there are many microbatches, neighbouring columns that are alike are merged;
 //! colours show whether a weight is below or above its planned value.
 
-use super::form::{Form, Line, Who};
+use super::form::{MatrixForm, MatrixLine, Who};
 use super::labels::runs;
 use crate::words::{earlier_gradient, weight_text};
 
@@ -15,7 +15,7 @@ const LINES_SHOWN: usize = 64;
 /// A weight matrix, prepared for the template.
 pub(super) struct Picture {
     pub columns: Vec<Column>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<PictureRow>,
     /// The number of lines that are not drawn.
     pub more_rows: usize,
     /// The planned weights in one line of text; `None` if all are 1.
@@ -28,7 +28,7 @@ const MINI: usize = 7;
 impl Picture {
     /// Makes the picture of a form. `leftover` is true if gradients of earlier steps were searched for; weights within
     /// `tolerance` of the planned value count as planned.
-    pub fn new(form: &Form, leftover: bool, tolerance: f64) -> Self {
+    pub fn new(form: &MatrixForm, leftover: bool, tolerance: f64) -> Self {
         let shown = &form.lines[..form.lines.len().min(LINES_SHOWN)];
         let earlier = shown.iter().map(|(_, line)| line.leftover.len()).max().unwrap_or(0);
         let microbatches = shown.first().map_or(0, |(_, line)| line.weights.len());
@@ -59,9 +59,9 @@ impl Picture {
             columns.push(Column { label, microbatches: Some(group), earlier: None });
         }
         let world_size: usize = form.lines.iter().map(|(who, _)| who.count()).sum();
-        let row = |(who, line): &(Who, Line)| Row {
+        let row = |(who, line): &(Who, MatrixLine)| PictureRow {
             label: who.label(world_size),
-            cells: columns.iter().map(|column| Cell::new(line, column, tolerance)).collect(),
+            cells: columns.iter().map(|column| PictureCell::new(line, column, tolerance)).collect(),
         };
         Self {
             rows: shown.iter().map(row).collect(),
@@ -79,7 +79,7 @@ impl Picture {
     /// The cells of the small picture: x, y and the class that sets the colour.
     pub fn mini_cells(&self) -> impl Iterator<Item = (usize, usize, &'static str)> {
         self.rows.iter().enumerate().flat_map(|(y, row)| {
-            let place = move |(x, cell): (usize, &Cell)| (x * MINI, y * MINI, cell.class);
+            let place = move |(x, cell): (usize, &PictureCell)| (x * MINI, y * MINI, cell.class);
             row.cells.iter().enumerate().map(place)
         })
     }
@@ -93,13 +93,13 @@ pub(super) struct Column {
 }
 
 /// A row of the picture: the weights of a source rank or of several.
-pub(super) struct Row {
+pub(super) struct PictureRow {
     pub label: String,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<PictureCell>,
 }
 
 /// A cell of the picture: one weight.
-pub(super) struct Cell {
+pub(super) struct PictureCell {
     pub text: String,
     pub class: &'static str,
     pub title: String,
@@ -118,12 +118,12 @@ impl Column {
 }
 
 /// The planned weights in words; `None` if all are 1.
-fn planned(form: &Form) -> Option<String> {
+fn planned(form: &MatrixForm) -> Option<String> {
     let expected = || form.lines.iter().flat_map(|(_, line)| &line.expected);
     if expected().all(|bits| f64::from_bits(*bits) == 1.0) {
         return None;
     }
-    let line = |(_, line): &(Who, Line)| {
+    let line = |(_, line): &(Who, MatrixLine)| {
         let weights = line.expected.iter().map(|bits| weight_text(f64::from_bits(*bits)));
         format!("[{}]", weights.collect::<Vec<_>>().join(", "))
     };
@@ -134,10 +134,10 @@ fn planned(form: &Form) -> Option<String> {
 /// The ranges of indices that become columns. If `merges` is true, neighbours that are alike in every line share a
 /// column.
 fn columns_of(
-    lines: &[(Who, Line)],
+    lines: &[(Who, MatrixLine)],
     count: usize,
     merges: bool,
-    part: impl for<'a> Fn(&'a Line, usize) -> (Option<&'a u64>, Option<&'a u64>),
+    part: impl for<'a> Fn(&'a MatrixLine, usize) -> (Option<&'a u64>, Option<&'a u64>),
 ) -> Vec<std::ops::Range<usize>> {
     if !merges {
         return (0..count).map(|at| at..at + 1).collect();
@@ -155,8 +155,8 @@ fn range(group: &std::ops::Range<usize>, name: impl Fn(usize) -> String) -> Stri
     }
 }
 
-impl Cell {
-    fn new(line: &Line, column: &Column, tolerance: f64) -> Self {
+impl PictureCell {
+    fn new(line: &MatrixLine, column: &Column, tolerance: f64) -> Self {
         let value =
             |list: &[u64], at: usize| list.get(at).map_or(0.0, |bits| f64::from_bits(*bits));
         let (weight, expected) = match (&column.microbatches, column.earlier) {
@@ -205,7 +205,7 @@ mod tests {
     use zprobe_model::trace::Point;
 
     fn picture(entry: &Contribution, leftover: bool) -> Picture {
-        Picture::new(&Form::new(entry), leftover, 0.0)
+        Picture::new(&MatrixForm::new(entry), leftover, 0.0)
     }
 
     fn entry(rank: usize, weights: Vec<Vec<f64>>) -> Contribution {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn texts(picture: &Picture) -> Vec<(String, Vec<String>)> {
-        let cells = |row: &Row| row.cells.iter().map(|cell| cell.text.clone()).collect();
+        let cells = |row: &PictureRow| row.cells.iter().map(|cell| cell.text.clone()).collect();
         picture.rows.iter().map(|row| (row.label.clone(), cells(row))).collect()
     }
 
@@ -252,13 +252,13 @@ mod tests {
     #[test]
     fn a_line_that_is_each_ranks_own_is_the_same_on_all_of_them() {
         let forms: Vec<_> = [3, 400]
-            .map(|rank| Form::new(&leak(rank, 512)).without_names(rank).unwrap())
+            .map(|rank| MatrixForm::new(&leak(rank, 512)).without_names(rank).unwrap())
             .into_iter()
             .collect();
         assert_ne!(forms[0].0, forms[1].0);
         assert_eq!(forms[0].1, forms[1].1);
         assert_eq!(texts(&Picture::new(&forms[0].1, false, 0.0))[0].0, "the rank itself");
-        assert!(Form::new(&leak(0, 2)).without_names(0).is_none());
+        assert!(MatrixForm::new(&leak(0, 2)).without_names(0).is_none());
     }
 
     #[test]

@@ -1,19 +1,19 @@
-//! The scale of the timeline: linear in time, except that long silences are cut short.
+//! The scale of the timeline: linear in time, except that long idle periods are drawn shortened.
 
 /// The width of the whole timeline, in units of the drawing.
 pub(super) const WIDTH: u64 = 50_000;
 
-/// A silence of all ranks is cut short if it takes more than this share of the remaining time.
+/// A period in which no rank does anything is drawn shortened if it takes more than this share of the remaining time.
 const LONG: f64 = 0.3;
 
-/// The share of the width that each silence which is cut short takes.
+/// The share of the width that each shortened period takes.
 const CUT: f64 = 0.03;
 
 /// The scale that maps times to x coordinates.
 pub(super) struct TimeScale {
     /// Pairs of a time and its x coordinate, ascending; the scale is linear between two pairs.
     knots: Vec<(u64, u64)>,
-    /// The beginnings and the ends of the silences that are cut short.
+    /// The start and the end of each idle period that the timeline draws shortened.
     pub cuts: Vec<(u64, u64)>,
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_silence_takes_little_room() {
+    fn a_long_idle_period_takes_little_room() {
         let moments: Vec<u64> = (0..=100).map(|t| t * 10).chain([1_000_000, 1_000_010]).collect();
         let scale = TimeScale::new(&moments);
         assert_eq!(scale.cuts, [(1000, 1_000_000)]);

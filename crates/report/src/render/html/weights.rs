@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::RANKS_SHOWN;
-use super::form::Form;
+use super::form::MatrixForm;
 use super::labels::{moment, ranks};
 use super::picture::{Picture, letters};
 use crate::words::{abridged, counted, weight_text};
@@ -15,14 +15,14 @@ use zprobe_model::trace::Point;
 const MATRICES_SHOWN: usize = 24;
 
 /// The data of the panel of weights.
-pub(super) struct Weights {
+pub(super) struct WeightPanel {
     /// The rows of the table, one for each moment, in the order of the journey; steps that were alike share their rows.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<MomentRow>,
     /// The heads of the columns for ranks; empty if ranks are drawn in groups.
     pub heads: Vec<String>,
     /// The distinct matrices that are not as planned; if all are as planned, only the first matrix of the optimizer's
     /// input.
-    pub matrices: Vec<Matrix>,
+    pub matrices: Vec<DrawnMatrix>,
     /// The number of distinct matrices that are not drawn.
     pub omitted: usize,
     /// The largest bound on the error of a weight, as text; `None` if all weights are exact.
@@ -30,7 +30,7 @@ pub(super) struct Weights {
 }
 
 /// A row of the table: a moment of a step, for all steps in which all moments were alike.
-pub(super) struct Moment {
+pub(super) struct MomentRow {
     pub steps: String,
     pub what: String,
     pub cells: Vec<Holders>,
@@ -55,7 +55,7 @@ pub(super) struct Held {
 }
 
 /// A distinct matrix that is drawn large.
-pub(super) struct Matrix {
+pub(super) struct DrawnMatrix {
     pub letter: String,
     pub picture: Picture,
     /// The places of the matrix on the journey, one place for each line.
@@ -69,12 +69,12 @@ pub(super) struct Matrix {
     holders: HashSet<(Point, usize, usize)>,
 }
 
-impl Weights {
+impl WeightPanel {
     pub fn new(report: &Report) -> Self {
         let entries = &report.contributions;
         let forms = forms(entries);
-        let mut of_form: HashMap<&Form, Vec<usize>> = HashMap::new();
-        let mut order: Vec<&Form> = Vec::new();
+        let mut of_form: HashMap<&MatrixForm, Vec<usize>> = HashMap::new();
+        let mut order: Vec<&MatrixForm> = Vec::new();
         for (at, form) in forms.iter().enumerate() {
             of_form
                 .entry(form)
@@ -85,9 +85,10 @@ impl Weights {
                 .push(at);
         }
         // Matrices of the points from the gradient before the step on are drawn first, because they matter most.
-        let is_late =
-            |form: &&Form| of_form[form].iter().any(|&at| entries[at].point >= Point::BeforeStep);
-        let mut drawn: Vec<&Form> = order.iter().copied().filter(|f| !f.as_planned).collect();
+        let is_late = |form: &&MatrixForm| {
+            of_form[form].iter().any(|&at| entries[at].point >= Point::BeforeStep)
+        };
+        let mut drawn: Vec<&MatrixForm> = order.iter().copied().filter(|f| !f.as_planned).collect();
         drawn.sort_by_key(|form| !is_late(form));
         if drawn.is_empty() {
             let consumed = |at: &usize| entries[*at].point == Point::OptimizerInput;
@@ -95,13 +96,13 @@ impl Weights {
         }
         let omitted = drawn.len().saturating_sub(MATRICES_SHOWN);
         drawn.truncate(MATRICES_SHOWN);
-        let numbers: HashMap<&Form, usize> =
+        let numbers: HashMap<&MatrixForm, usize> =
             drawn.iter().enumerate().map(|(number, form)| (*form, number)).collect();
-        let matrix = |(number, form): (usize, &&Form)| {
+        let matrix = |(number, form): (usize, &&MatrixForm)| {
             let held: Vec<&Contribution> = of_form[*form].iter().map(|&at| &entries[at]).collect();
-            Matrix::new(report, number, form, &held)
+            DrawnMatrix::new(report, number, form, &held)
         };
-        let matrices: Vec<Matrix> = drawn.iter().enumerate().map(matrix).collect();
+        let matrices: Vec<DrawnMatrix> = drawn.iter().enumerate().map(matrix).collect();
         let tolerance = entries.iter().map(|entry| entry.tolerance).fold(0.0, f64::max);
         Self {
             moments: moments(report, &forms, &numbers, &matrices),
@@ -136,15 +137,15 @@ impl Weights {
 
 /// The form of each entry. If several forms differ only in which single rank is special, the name of that rank is left
 /// out, so that the forms are equal.
-fn forms(entries: &[Contribution]) -> Vec<Form> {
-    let forms: Vec<Form> = entries.iter().map(Form::new).collect();
+fn forms(entries: &[Contribution]) -> Vec<MatrixForm> {
+    let forms: Vec<MatrixForm> = entries.iter().map(MatrixForm::new).collect();
     let nameless: Vec<_> =
         entries.iter().zip(&forms).map(|(entry, form)| form.without_names(entry.rank)).collect();
-    let mut named: HashMap<&Form, HashSet<usize>> = HashMap::new();
+    let mut named: HashMap<&MatrixForm, HashSet<usize>> = HashMap::new();
     for (rank, form) in nameless.iter().flatten() {
         named.entry(form).or_default().insert(*rank);
     }
-    let is_general = |form: &Form| named[form].len() > 1;
+    let is_general = |form: &MatrixForm| named[form].len() > 1;
     let general: Vec<bool> =
         nameless.iter().map(|form| form.as_ref().is_some_and(|(_, f)| is_general(f))).collect();
     forms
@@ -160,14 +161,14 @@ fn forms(entries: &[Contribution]) -> Vec<Form> {
 
 fn moments(
     report: &Report,
-    forms: &[Form],
-    numbers: &HashMap<&Form, usize>,
-    matrices: &[Matrix],
-) -> Vec<Moment> {
+    forms: &[MatrixForm],
+    numbers: &HashMap<&MatrixForm, usize>,
+    matrices: &[DrawnMatrix],
+) -> Vec<MomentRow> {
     let world_size = report.ranks.len();
-    type Key = (usize, Point, Option<usize>);
-    let mut rows: Vec<(Key, Vec<Vec<Held>>)> = Vec::new();
-    let mut index: HashMap<Key, usize> = HashMap::new();
+    type MomentKey = (usize, Point, Option<usize>);
+    let mut rows: Vec<(MomentKey, Vec<Vec<Held>>)> = Vec::new();
+    let mut index: HashMap<MomentKey, usize> = HashMap::new();
     for (entry, form) in report.contributions.iter().zip(forms) {
         let key = (entry.step, entry.point, entry.microbatch);
         let at = *index.entry(key).or_insert_with(|| {
@@ -186,12 +187,12 @@ fn moments(
             }
         }
     }
-    type Row = (Point, Option<usize>, Vec<Vec<Held>>);
-    let mut by_step: BTreeMap<usize, Vec<Row>> = BTreeMap::new();
+    type StepRow = (Point, Option<usize>, Vec<Vec<Held>>);
+    let mut by_step: BTreeMap<usize, Vec<StepRow>> = BTreeMap::new();
     for ((step, point, microbatch), cells) in rows {
         by_step.entry(step).or_default().push((point, microbatch, cells));
     }
-    let mut alike: Vec<(Vec<usize>, Vec<Row>)> = Vec::new();
+    let mut alike: Vec<(Vec<usize>, Vec<StepRow>)> = Vec::new();
     for (step, rows) in by_step {
         match alike.iter_mut().find(|(_, known)| *known == rows) {
             Some((steps, _)) => steps.push(step),
@@ -199,7 +200,7 @@ fn moments(
         }
     }
     let first = report.first_divergence.as_ref();
-    let row = |steps: &[usize], (point, microbatch, cells): Row| Moment {
+    let row = |steps: &[usize], (point, microbatch, cells): StepRow| MomentRow {
         is_first: first.is_some_and(|first| {
             steps.contains(&first.step)
                 && (first.point, first.microbatch) == (Some(point), microbatch)
@@ -234,8 +235,8 @@ fn holders(cells: Vec<Vec<Held>>, world_size: usize) -> Vec<Holders> {
     groups.into_iter().map(group).collect()
 }
 
-impl Matrix {
-    fn new(report: &Report, number: usize, form: &Form, held: &[&Contribution]) -> Self {
+impl DrawnMatrix {
+    fn new(report: &Report, number: usize, form: &MatrixForm, held: &[&Contribution]) -> Self {
         let most = |of: fn(&Contribution) -> f64| held.iter().map(|c| of(c)).fold(0.0, f64::max);
         let (tolerance, residual) = (most(|c| c.tolerance), most(|c| c.residual));
         let looked_back = held.iter().any(|c| c.leftover.iter().any(|row| !row.is_empty()));
@@ -256,8 +257,8 @@ impl Matrix {
 
 /// The places of a matrix, one for each point and each part of the model: `optimizer's input: steps 0 and 1, rank 0`.
 fn places(report: &Report, held: &[&Contribution]) -> Vec<String> {
-    type Moment<'a> = (Point, Option<usize>, Option<&'a [String]>, bool);
-    let mut by_moment: BTreeMap<Moment<'_>, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
+    type PlaceKey<'a> = (Point, Option<usize>, Option<&'a [String]>, bool);
+    let mut by_moment: BTreeMap<PlaceKey<'_>, BTreeMap<usize, Vec<usize>>> = BTreeMap::new();
     for entry in held {
         let is_part = !entry.elements.is_empty();
         let key = (entry.point, entry.microbatch, entry.params.as_deref(), is_part);

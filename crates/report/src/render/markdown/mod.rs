@@ -7,7 +7,7 @@ pub use self::escape::{block, code, escaped, escaped_html};
 use self::escape::address;
 use super::Report;
 use crate::Finding;
-use crate::document::{Block, Document, Fact, Matrix, RankGroup, Section, Span, Table};
+use crate::document::{Block, Document, Fact, Matrix, RankGroup, Section, Table, TextSpan};
 use zprobe_model::visible::Visible;
 
 /// The largest number of columns (microbatches) and of rows (ranks) of a readable matrix.
@@ -84,17 +84,17 @@ fn blocks(content: &Block<'_>) -> String {
 pub fn facts(facts: &[Fact]) -> String {
     let item = |fact: &Fact| {
         let lead = escaped(&fact.lead());
-        let line = |said: &Span| format!("- {lead}{}\n", span(said));
+        let line = |said: &TextSpan| format!("- {lead}{}\n", span(said));
         fact.said.iter().map(line).collect::<String>()
     };
     facts.iter().map(item).collect()
 }
 
-fn span(span: &Span) -> String {
+fn span(span: &TextSpan) -> String {
     match span {
-        Span::Text(text) => escaped(text),
-        Span::Link(link) => address(link),
-        Span::Code(name) => code(name),
+        TextSpan::Text(text) => escaped(text),
+        TextSpan::Link(link) => address(link),
+        TextSpan::Code(name) => code(name),
     }
 }
 

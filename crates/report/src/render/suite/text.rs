@@ -6,14 +6,14 @@ use anstyle::{AnsiColor, Style};
 
 use super::{first_line, in_short};
 use crate::Finding;
-use crate::render::full::Page;
+use crate::render::full::TerminalPage;
 use crate::suite::{Case, Cause, Status, Suite};
 use crate::words::{amount, of_all, one_line};
 use zprobe_model::visible::Visible;
 
 /// Renders a line for each case, and the evidence for each case that needs attention.
 pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
-    let mut page = Page::new(columns);
+    let mut page = TerminalPage::new(columns);
     if let Some(why) = &suite.unchecked {
         let loud = style(Status::Failed);
         page.wrapped(&format!("{loud}NOT CHECKED{loud:#}  "), "  ", why, Style::new());
@@ -85,7 +85,7 @@ pub(super) fn summary(suite: &Suite) -> String {
 }
 
 /// Writes a cause with all details of its first case; the other cases are only named.
-fn failure(page: &mut Page, cause: &Cause<'_>) {
+fn failure(page: &mut TerminalPage, cause: &Cause<'_>) {
     let case = cause.first;
     let style = style(case.status);
     let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
@@ -111,7 +111,7 @@ fn failure(page: &mut Page, cause: &Cause<'_>) {
     again(page, case);
 }
 
-fn accepted(page: &mut Page, case: &Case) {
+fn accepted(page: &mut TerminalPage, case: &Case) {
     let style = style(case.status);
     let _ = writeln!(page, "\n{style}{}{style:#}  {}", label(case.status), one_line(&case.id()));
     for it in &case.findings {
@@ -123,14 +123,14 @@ fn accepted(page: &mut Page, case: &Case) {
 }
 
 /// Writes one line about the limit of this machine that ended a run with findings.
-fn limit(page: &mut Page, finding: &Finding) {
+fn limit(page: &mut TerminalPage, finding: &Finding) {
     let why = finding.limit.as_deref().unwrap_or_default();
     let _ = writeln!(page, "\n{}", finding.title());
     page.paragraph("", &format!("the run ended early, because it cannot run here: {why}"));
 }
 
 /// Writes the command that runs only this case, and the directory in which the case is recorded.
-fn again(page: &mut Page, case: &Case) {
+fn again(page: &mut TerminalPage, case: &Case) {
     let _ = writeln!(page, "  again: {}", one_line(&case.command));
     if let Some(dir) = &case.run_dir {
         let _ = writeln!(page, "  recorded in {}", one_line(&dir.to_string_lossy()));
