@@ -92,16 +92,16 @@ const ADDRESSES: &[Place] = &[
     ),
 ];
 
-/// Compiled patterns, with their kinds and decisions.
-type Compiled = LazyLock<Vec<(Kind, Regex, fn(&str) -> bool)>>;
+/// A kind of private text, its compiled pattern, and the function that decides whether a match is private.
+type CompiledPlace = (Kind, Regex, fn(&str) -> bool);
 
-static ALL: [Compiled; 3] = [
+static ALL: [LazyLock<Vec<CompiledPlace>>; 3] = [
     LazyLock::new(|| compiled(INTERPRETERS)),
     LazyLock::new(|| compiled(PATHS)),
     LazyLock::new(|| compiled(ADDRESSES)),
 ];
 
-fn compiled(places: &[Place]) -> Vec<(Kind, Regex, fn(&str) -> bool)> {
+fn compiled(places: &[Place]) -> Vec<CompiledPlace> {
     let regex = |text: &str| Regex::new(text).unwrap_or_else(|error| unreachable!("{error}"));
     places.iter().map(|&(kind, text, is_private)| (kind, regex(text), is_private)).collect()
 }
@@ -119,9 +119,9 @@ pub(super) fn addresses(text: &str, count: &mut dyn FnMut(Kind)) -> String {
 }
 
 /// Replaces every private match of these patterns, one pattern after the other.
-fn each(patterns: &Compiled, text: &str, count: &mut dyn FnMut(Kind)) -> String {
+fn each(patterns: &[CompiledPlace], text: &str, count: &mut dyn FnMut(Kind)) -> String {
     let mut text = text.to_owned();
-    for (kind, regex, is_private) in patterns.iter() {
+    for (kind, regex, is_private) in patterns {
         let mut replaced = String::new();
         let mut written = 0;
         for found in regex.captures_iter(&text) {

@@ -57,9 +57,10 @@ pub(super) fn setting(report: &Report) -> Vec<String> {
 pub(super) fn circumstances(report: &Report) -> Vec<Fact> {
     let spec = &report.run.spec;
     let mut facts = Vec::new();
-    let device = (spec.device == Device::Cuda)
-        .then(|| format!(", on {} over {}", spec.device, spec.backend))
-        .unwrap_or_default();
+    let device = match spec.device {
+        Device::Cuda => format!(", on {} over {}", spec.device, spec.backend),
+        Device::Cpu => String::new(),
+    };
     if spec.script().is_some() {
         let fact = |name: &str| report.run.engine_facts.get(name);
         facts.push(Fact::new("setup", size_of_script(spec) + &device));

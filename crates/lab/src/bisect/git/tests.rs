@@ -140,7 +140,7 @@ fn of_a_merge_the_commit_on_the_branch_is_found_or_the_merge_itself() {
     assert_eq!(repository.between(&old, &merge, true).unwrap().len(), 2);
     assert_eq!(fixture.search(&old, &merge, false).unwrap().0, [culprit]);
     fs::remove_dir_all(fixture.dir.path().join("clone")).unwrap();
-    assert_eq!(fixture.search(&old, &merge, true).unwrap().0, [merge.clone()]);
+    assert_eq!(fixture.search(&old, &merge, true).unwrap().0, std::slice::from_ref(&merge));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn an_old_end_on_a_branch_of_its_own_is_searched_from_where_the_branches_part() 
     let culprit = fixture.commit("new", "the change");
     let new = fixture.commit("new", "later");
     let (found, tried) = fixture.search(&release, &new, false).unwrap();
-    assert_eq!(found, [culprit.clone()]);
+    assert_eq!(found, std::slice::from_ref(&culprit));
     assert_eq!(tried[0], base);
     // The change was reverted on this branch only.
     fixture.git(&["checkout", "--quiet", "-b", "mended", &culprit]);
