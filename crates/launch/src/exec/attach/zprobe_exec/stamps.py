@@ -158,7 +158,7 @@ class Reader:
 
     def __init__(self, stamp, params, expected, rank):
         """`params` has the parameters by name, in the order of the model; `expected` has the expected elements."""
-        self.stamp, self.expected, self.factor = stamp, expected, None
+        self.stamp, self.expected = stamp, expected
         sizes = self.sizes = {name: param.numel for name, param in params.items()}
         self.rows = {name: max(it.numel // max(it.shape[0], 1), 1) if it.shape else 1 for name, it in params.items()}
         self.order = list(sizes)
@@ -168,7 +168,8 @@ class Reader:
         self.of_key = torch.tensor([pair[1] for pair in pairs] or [0], dtype=torch.int64)
         self.lengths = torch.tensor(list(sizes.values()) or [0], dtype=torch.int64)
         self.steps = torch.tensor([stamp.step(size) for size in sizes.values()] or [BLOCK], dtype=torch.int64)
-        self.factor = None
+        # The factor of the last tensor with a block, and the factors of all tensors with blocks, in the order of reading.
+        self.factor, self.factors = None, []
         trainable = [name for name, it in params.items() if it.trainable]
         starts = {name: stamp.starts(sizes[name], self.rows[name], rank) for name in trainable}
         self.shorts = Shorts(expected, {name: self._shards(name) for name in trainable}, starts)
@@ -206,8 +207,12 @@ class Reader:
         blocks = self._blocks(values)
         blocks = blocks if len(blocks) else self._blocks(-values)
         if len(blocks):
-            self.factor = float(values[blocks[:, 2]].median()) / PILOT
+            self._see_factor(values[blocks[:, 2]])
         return self._runs(blocks, len(values), hint)
+
+    def _see_factor(self, pilots):
+        self.factor = float(pilots.median()) / PILOT
+        self.factors.append(self.factor)
 
     def _of_runs(self, runs, length):
         """The segments of a tensor without any block: the hinted piece, or a segment that is marked as `unread`."""
@@ -326,7 +331,7 @@ class Reader:
             votes += int(((held[:, 1:] / (held[:, :1] / PILOT) - wanted[:, 1:]).abs() < SLACK).all(1).sum())
         if not votes or votes < MOST * (end - first):
             return None
-        self.factor = float(torch.cat(pilots).median()) / PILOT
+        self._see_factor(torch.cat(pilots))
         return Run(name, -offset, votes, 0, len(values))
 
     def _blocks(self, values):

@@ -371,11 +371,13 @@ class Training:
         for tensor in tensors:
             fragment = found.get(id(tensor)) or self.held.of.get(id(tensor))
             if self.step == 0 and fragment is None:
+                known = len(reader.factors) if reader else 0
                 segments = self.mode.segments(reader, tensor)
                 fragment = found[id(tensor)] = fragments.Fragment(tensor, segments, optimizer)
                 fragment.choose(self.mode.choose_first)
                 over.found.append(fragment)
-                factors += [reader.factor / self.clipping.factor(tensor)] if reader and reader.factor else []
+                # A tensor without a block, such as an empty shard, shows no factor.
+                factors += [it / self.clipping.factor(tensor) for it in (reader.factors[known:] if reader else [])]
             elif self.step == 0 and (id(tensor) in found or fragment.optimizer is not optimizer):
                 over.again.append(fragment)
             if fragment is not None:
