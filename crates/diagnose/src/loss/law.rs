@@ -1,6 +1,6 @@
 //! The law by which the elements of a term of the loss are weighted, such as a mean over tokens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MicrobatchTerm, StepTerm};
 use crate::bounds;
@@ -102,7 +102,10 @@ pub fn read(spec: &RunSpec, term: &StepTerm<'_>) -> Option<ElementWeights> {
         Law::Microbatch
     } else if by_samples == Some(true) {
         Law::Sample
-    } else if even && is_by(rows, slack, |row| row.rank) && is_of_ranks(rows, slack) {
+    } else if even
+        && (is_by(rows, slack, |row| row.rank) || is_one_by_rank(rows))
+        && is_of_ranks(rows, slack)
+    {
         Law::Rank
     } else if let Some((odd, times)) = odd(rows, even, slack) {
         Law::But(odd, times)
@@ -173,6 +176,12 @@ fn is_by(
     let groups = grouped(rows, place, |row| row.term.most);
     groups.values().any(|group| group.len() > 1)
         && groups.into_values().all(|group| alike(group, slack))
+}
+
+/// True if each rank has a single microbatch.
+fn is_one_by_rank(rows: &[MicrobatchTerm<'_>]) -> bool {
+    let ranks: BTreeSet<usize> = rows.iter().map(|row| row.rank).collect();
+    ranks.len() == rows.len()
 }
 
 /// True if each rank divided by its own number of elements, or by a number with up to one more for each sample: the

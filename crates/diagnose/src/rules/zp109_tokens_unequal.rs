@@ -43,29 +43,36 @@ fn why(
 ) -> Option<String> {
     if demanded != Weighting::Any {
         return (!weights.is(demanded))
-            .then(|| format!("--weighting {demanded} demands something else"));
+            .then(|| format!("--weighting {demanded} demands other weights"));
     }
     let is_of_tokens = term.of() == TermOf::Tokens;
-    match weights.law {
-        Law::Rank => Some(
-            "count them over all ranks of the step, or divide the loss by a number that is the same on all ranks"
-                .to_owned(),
-        ),
-        Law::None | Law::Graded(_) => Some("no law holds: neither by token, nor by sample, nor by microbatch".to_owned()),
-        Law::Microbatch if is_of_tokens && !weights.is_any && means_the_step(case) => Some(
-            "the Trainer averages over the step: let compute_loss accept num_items_in_batch, and divide the sum by it \
-             (before transformers 4.46 it cannot)"
-                .to_owned(),
-        ),
-        _ => None,
-    }
+    let (accumulates, of_step) = (accumulates(case), counts_the_step(case));
+    let why = match weights.law {
+        // With one microbatch per rank, a rank's own count gives a plain mean, which is wrong only under a Trainer.
+        Law::Rank if accumulates || of_step => {
+            "count the tokens of all ranks of the step, or divide the loss by a number that is equal on all ranks"
+        }
+        Law::None | Law::Graded(_) => {
+            "the weights follow no pattern: neither by token, nor by sample, nor by microbatch"
+        }
+        Law::Microbatch if is_of_tokens && !weights.is_any && accumulates && of_step => {
+            "the Trainer averages over the step: let compute_loss accept num_items_in_batch, and divide the sum by \
+             num_items_in_batch (not possible before transformers 4.46)"
+        }
+        _ => return None,
+    };
+    Some(why.to_owned())
+}
+
+/// True if a step has several microbatches.
+fn accumulates(case: &Case<'_>) -> bool {
+    case.observed.spec.gradient_accumulation_steps > 1
 }
 
 /// True if the script has a trainer that divides by the tokens of the whole step.
-fn means_the_step(case: &Case<'_>) -> bool {
+fn counts_the_step(case: &Case<'_>) -> bool {
     let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
-    let counts_the_step = engines.into_iter().any(|it| it == "num_items_in_batch");
-    counts_the_step && case.observed.spec.gradient_accumulation_steps > 1
+    engines.into_iter().any(|it| it == "num_items_in_batch")
 }
 
 fn finding(
