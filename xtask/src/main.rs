@@ -3,6 +3,7 @@
 mod accuracy;
 mod bench;
 mod browser;
+mod budget;
 mod cargo;
 mod chaos;
 mod cli;

@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 
 use super::build::{self, EVERYTHING};
 use crate::browser;
+use crate::budget;
 use crate::cargo::{self, cargo};
 use crate::chaos;
 use crate::dependencies::{self, Advisories};
@@ -25,8 +26,9 @@ use crate::{tools, workspace};
 /// Checks and tests everything, the quick steps first. Downloads run in parallel with earlier steps.
 pub fn test(full: bool) -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full };
-    let mut steps = Steps::new(19);
+    let mut steps = Steps::new(20);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
+    steps.step("lines of each crate", budget::check)?;
     let host = Host::from_env();
     thread::scope(|scope| {
         let libtorch = scope.spawn(|| Libtorch::locate(&host));
@@ -128,8 +130,9 @@ pub fn test(full: bool) -> Result<()> {
 /// Runs the tests that need no real engine, for a quick check after a small change.
 pub fn quick() -> Result<()> {
     let runner = Runner { nextest: cargo::has_nextest(), full: false };
-    let mut steps = Steps::new(2);
+    let mut steps = Steps::new(3);
     steps.step("formatting", || cargo::run(cargo("fmt --all --check")?))?;
+    steps.step("lines of each crate", budget::check)?;
     let libtorch = Libtorch::locate(&Host::from_env())?;
     steps.step(&format!("unit tests and tests/it, with {}", runner.name()), || {
         let tests = runner.tests(&format!("{EVERYTHING} --lib --bins --test it"))?;
