@@ -82,8 +82,11 @@ pub fn ratio(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.2}") } else { format!("{ratio:.0}") }
 }
 
-/// A size in kB as text in mebibytes.
+/// A size in kB as text in mebibytes; `not seen` for 0.
 pub fn mib(kilobytes: u64) -> String {
+    if kilobytes == 0 {
+        return "not seen".to_owned();
+    }
     format!("{:.0} MiB", kilobytes as f64 / 1024.0)
 }
 

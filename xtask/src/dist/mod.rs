@@ -18,11 +18,11 @@ use workshop::Workshop;
 /// The version of everything that is built, which zprobe and this program share.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Builds all files that users install; `rank` is the `zprobe-rank` of the release build. Returns the
-/// directory with the finished files.
-pub fn build(host: &Host, rank: &Path) -> Result<PathBuf> {
+/// Builds all files that users install; `rank` is the `zprobe-rank` of the release build. With `optimise` the files are
+/// those of a release; without it, they are only for tests. Returns the directory with the finished files.
+pub fn build(host: &Host, rank: &Path, optimise: bool) -> Result<PathBuf> {
     let workshop = Workshop::open(host)?;
-    let program = zprobe::wheel(&workshop)?;
+    let program = zprobe::wheel(&workshop, optimise)?;
     native::wheel(&workshop, rank)?;
     workshop.build_wheel(&workspace::root().join(integrations::PLUGIN), &workshop.dist)?;
     archive::pack(&workshop, &program)?;

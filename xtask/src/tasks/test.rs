@@ -107,7 +107,7 @@ pub fn test(full: bool) -> Result<()> {
         runner.under_launchers(&mut steps, launchers, &libtorch, &python)?;
         let dist = steps.step("wheels and archive", || {
             result_of(dist_tools)?;
-            dist::build(&host, &workspace::rank_program()?)
+            dist::build(&host, &workspace::rank_program()?, full)
         })?;
         steps.step(&format!("tests of what is installed, with {}", runner.name()), || {
             let tests =
