@@ -74,7 +74,7 @@ impl Strays {
         }
     }
 
-    /// Returns true if the environment of the process `pid` has a mark of the run.
+    /// Returns true if the environment of the process `pid` has one of the marks.
     pub(super) fn are(&self, pid: u32) -> bool {
         if self.spared == Some(pid) {
             return false;

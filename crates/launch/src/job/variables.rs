@@ -96,7 +96,7 @@ const TORCHRUN: VariableNames = VariableNames {
 const NODE: VariableNames =
     VariableNames { launcher: Launcher::Node, job: ["RANK", "WORLD_SIZE"], machine: None };
 
-/// The flags of torchrun as variables. Operators use them to start one process for each node.
+/// The variables that replace flags of torchrun. Cluster operators set them to start one process for each node.
 const NODE_OF_TORCHRUN: VariableNames =
     VariableNames { launcher: Launcher::Node, job: ["PET_NODE_RANK", "PET_NNODES"], machine: None };
 
@@ -208,8 +208,8 @@ impl JobVariables<'_> {
                 if index.is_some() {
                     missing.reverse();
                 }
-                let beside = [first, second, "LOCAL_RANK", "TORCHELASTIC_RUN_ID"];
-                let present = beside.into_iter().find(|name| is_set(name)).unwrap_or(second);
+                let candidates = [first, second, "LOCAL_RANK", "TORCHELASTIC_RUN_ID"];
+                let present = candidates.into_iter().find(|name| is_set(name)).unwrap_or(second);
                 return Err(UnclearRank::Missing { present, missing: missing[0] });
             }
         };
