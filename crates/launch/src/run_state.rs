@@ -39,7 +39,7 @@ impl<'a> RunState<'a> {
         run_state
     }
 
-    /// Adds ranks until there are `ranks` of them.
+    /// Adds ranks until the run has at least `ranks` ranks.
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
             let checker =
@@ -186,8 +186,7 @@ impl<'a> RunState<'a> {
         self.select(|rank| rank.finished && rank.outcome.is_none())
     }
 
-    /// Returns, for each rank, whether the rank has finished, and whether its process has ended with
-    /// success.
+    /// Returns, for each rank, whether the rank has finished, and whether its process has ended with success.
     pub(super) fn final_states(&self) -> Vec<FinalState> {
         let final_state = |rank: &RankState| FinalState {
             has_finished: rank.finished,

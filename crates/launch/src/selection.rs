@@ -44,7 +44,7 @@ impl Selection {
         Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
     }
 
-    /// Adds ranks until there are `ranks` of them.
+    /// Adds ranks until the run has at least `ranks` ranks.
     pub(super) fn grow(&mut self, ranks: usize) {
         self.ranks.resize(ranks.max(self.ranks.len()), RankPosition::default());
     }

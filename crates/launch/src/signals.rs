@@ -78,8 +78,8 @@ fn forget(registered: &mut Vec<SigId>) {
     }
 }
 
-/// A guard: while it exists, SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second signal has its
-/// usual effect at once, and so has a signal after the run.
+/// A guard: while it exists, SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second signal, or a
+/// signal after the run, has its usual effect at once.
 pub(super) struct Signals {
     interrupted: UnixStream,
     /// The other end of `interrupted`, which is kept open. If every stopping signal is ignored, no signal handler

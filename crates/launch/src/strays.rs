@@ -13,7 +13,8 @@ use super::LaunchError;
 use super::group::{KILL_GRACE, KILL_POLL};
 use zprobe_model::trace::contract;
 
-/// Makes the children of a dying process children of the launcher, which can then wait for them.
+/// Makes the launcher the new parent of each descendant whose parent dies, so that the launcher can wait for the
+/// descendant.
 pub(super) fn adopt_orphans() -> Result<(), LaunchError> {
     prctl::set_child_subreaper(true)
         .map_err(LaunchError::system("the adoption of orphaned processes"))

@@ -83,7 +83,7 @@ pub(super) fn run<'a>(
         survivors: Vec::new(),
         end: None,
     };
-    let watched = supervisor.introduce().and_then(|()| supervisor.watch(&signals));
+    let watched = supervisor.record_start().and_then(|()| supervisor.watch(&signals));
     match watched.and_then(|why| supervisor.end(&run_dir, why)) {
         Ok(ended) => Ok(ended),
         Err(error) => {
@@ -120,7 +120,7 @@ enum EndReason {
 
 impl Supervisor<'_, '_> {
     /// Records the agents of the run, and the processes that exist from the start.
-    fn introduce(&mut self) -> Result<(), LaunchError> {
+    fn record_start(&mut self) -> Result<(), LaunchError> {
         if let OtherAgents::Team(team) = &self.others {
             for (agent, clock_ns) in team.agents() {
                 self.run_state.record(Event::AgentJoined {
@@ -133,7 +133,7 @@ impl Supervisor<'_, '_> {
             }
         }
         let Self { ranks, others, run_state, .. } = self;
-        ranks.report_started(&mut |report| enter(report, others, run_state))
+        ranks.report_started(&mut |report| record_report(report, others, run_state))
     }
 
     /// Records events until the run is over or has to be ended.
@@ -152,7 +152,7 @@ impl Supervisor<'_, '_> {
             if ready.child {
                 signals.clear_child();
                 let Self { ranks, others, run_state, .. } = self;
-                ranks.reap(&mut |report| enter(report, others, run_state))?;
+                ranks.reap(&mut |report| record_report(report, others, run_state))?;
                 if let (OtherAgents::Leader(leader), true) = (others, ranks.is_over()) {
                     leader.tell_idle();
                 }
@@ -217,7 +217,7 @@ impl Supervisor<'_, '_> {
     /// Checks the sources that cannot be polled. Returns the time of the next check.
     fn look(&mut self) -> Result<Option<Instant>, LaunchError> {
         let Self { ranks, others, run_state, .. } = self;
-        ranks.look(&mut |report| enter(report, others, run_state))
+        ranks.look(&mut |report| record_report(report, others, run_state))
     }
 
     /// True if the processes continue although their ranks have finished, or can no longer be judged.
@@ -249,7 +249,7 @@ impl Supervisor<'_, '_> {
     /// Takes the stacks of silent ranks.
     fn take_stacks(&mut self) -> Result<(), LaunchError> {
         let Self { ranks, others, run_state, .. } = self;
-        ranks.before_silence(&mut |report| enter(report, others, run_state))
+        ranks.before_silence(&mut |report| record_report(report, others, run_state))
     }
 
     /// True if all processes have ended. A run that another agent leads is over when the leader says so.
@@ -284,7 +284,7 @@ impl Supervisor<'_, '_> {
         let channels = self.ranks.channels().len();
         let Some(link) = index.checked_sub(channels) else {
             let Self { ranks, others, run_state, .. } = self;
-            return ranks.listen(index, &mut |report| enter(report, others, run_state));
+            return ranks.listen(index, &mut |report| record_report(report, others, run_state));
         };
         self.receive_from_agent(link)
     }
@@ -294,7 +294,7 @@ impl Supervisor<'_, '_> {
         match others {
             OtherAgents::Nobody => Ok(()),
             OtherAgents::Team(team) => {
-                team.hear(link, &mut |notice| note(notice, run_state, survivors, end))?;
+                team.hear(link, &mut |notice| handle_notice(notice, run_state, survivors, end))?;
                 team.take_rank_messages()
                     .iter()
                     .try_for_each(|rank_message| ranks.deliver(rank_message))
@@ -324,15 +324,16 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Sends heartbeats to other agents, and finds agents that have stopped sending them. Returns the time of the
-    /// next heartbeat, or `None` without other agents.
+    /// Sends heartbeats to other agents, and marks agents as lost that have stopped sending heartbeats. Returns the
+    /// time of the next heartbeat, or `None` without other agents.
     fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
         let Self { ranks, others, run_state, survivors, end, silence, .. } = self;
         match others {
             OtherAgents::Nobody => Ok(None),
             OtherAgents::Team(team) => {
-                let next =
-                    team.beat(*silence, &mut |notice| note(notice, run_state, survivors, end))?;
+                let next = team.beat(*silence, &mut |notice| {
+                    handle_notice(notice, run_state, survivors, end)
+                })?;
                 team.take_rank_messages()
                     .iter()
                     .try_for_each(|rank_message| ranks.deliver(rank_message))?;
@@ -401,9 +402,11 @@ impl Supervisor<'_, '_> {
             OtherAgents::Nobody | OtherAgents::Leader(_) => None,
         };
         let Self { ranks, others, run_state, .. } = self;
-        let own = ranks.end(why, &mut |report| enter(report, others, run_state))?;
+        let own = ranks.end(why, &mut |report| record_report(report, others, run_state))?;
         let final_states = run_state.final_states();
-        ranks.report_stderr(why, &final_states, &mut |report| enter(report, others, run_state))?;
+        ranks.report_stderr(why, &final_states, &mut |report| {
+            record_report(report, others, run_state)
+        })?;
         if let OtherAgents::Leader(leader) = &mut self.others {
             leader.tell_done(&own);
             // The ranks of this process have ended by now.
@@ -418,7 +421,7 @@ impl Supervisor<'_, '_> {
             let Self { ranks, others, run_state, .. } = self;
             let final_states = run_state.final_states();
             ranks.report_unheard(why, &final_states, &mut |report| {
-                enter(report, others, run_state)
+                record_report(report, others, run_state)
             })?;
         }
         self.run_state.flush()?;
@@ -434,7 +437,7 @@ impl Supervisor<'_, '_> {
         self.receive_from_all(deadline, Team::is_done)?;
         let Self { others, run_state, survivors, end, .. } = self;
         let OtherAgents::Team(team) = others else { return Ok(()) };
-        team.give_up(&mut |notice| note(notice, run_state, survivors, end))
+        team.give_up(&mut |notice| handle_notice(notice, run_state, survivors, end))
     }
 
     /// Receives messages of the agents that this process leads, until `is_enough` returns true or until `deadline`.
@@ -445,7 +448,7 @@ impl Supervisor<'_, '_> {
     ) -> Result<(), LaunchError> {
         let Self { others, run_state, survivors, end, silence, .. } = self;
         let OtherAgents::Team(team) = others else { return Ok(()) };
-        let mut to = |notice: AgentNotice<'_>| note(notice, run_state, survivors, end);
+        let mut to = |notice: AgentNotice<'_>| handle_notice(notice, run_state, survivors, end);
         team.hear_until(is_enough, deadline, *silence, &mut to)
     }
 
@@ -465,7 +468,7 @@ impl Supervisor<'_, '_> {
 }
 
 /// Records a report about a rank, and passes the report on to the other agents that need it.
-fn enter(
+fn record_report(
     report: RankReport<'_>,
     others: &mut OtherAgents<'_>,
     run_state: &mut RunState<'_>,
@@ -479,7 +482,7 @@ fn enter(
 }
 
 /// Handles a message of another agent.
-fn note(
+fn handle_notice(
     notice: AgentNotice<'_>,
     run_state: &mut RunState<'_>,
     survivors: &mut Vec<u32>,

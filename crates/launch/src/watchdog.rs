@@ -142,7 +142,7 @@ impl Watchdog {
     pub(super) fn spawned(&mut self, rank: usize, now: Instant) {
         let state = self.ranks[rank].state;
         if state == RankActivity::Running {
-            self.enters(rank, state, now);
+            self.set_state(rank, state, now);
         }
     }
 
@@ -151,20 +151,20 @@ impl Watchdog {
         self.meetings.see(rank, event);
         let state =
             if *event == Event::Finished { RankActivity::Finished } else { RankActivity::Running };
-        self.enters(rank, state, now);
+        self.set_state(rank, state, now);
     }
 
     /// Notes that the process of a rank has ended, with or without success. A rank that ends without having finished
     /// has crashed, even if its process ended with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
         let finished = self.ranks[rank].state == RankActivity::Finished;
-        self.enters(rank, RankActivity::Ended, now);
+        self.set_state(rank, RankActivity::Ended, now);
         if !(success && finished) {
             self.crashed.get_or_insert(now);
         }
     }
 
-    fn enters(&mut self, rank: usize, state: RankActivity, now: Instant) {
+    fn set_state(&mut self, rank: usize, state: RankActivity, now: Instant) {
         self.ranks[rank] = WatchedRank { state, last: now, starved: Duration::ZERO };
         if state != RankActivity::Running {
             self.meetings.leave(rank);

@@ -149,7 +149,7 @@ impl Leader {
         (self.link.as_fd(), self.link.awaited())
     }
 
-    /// True if too many bytes wait to be sent, so that ranks should not be read from.
+    /// True if the outbox is full, so that no more lines of ranks should be read.
     pub(crate) fn is_full(&self) -> bool {
         !self.is_lost && self.link.is_full()
     }
@@ -291,7 +291,7 @@ impl Leader {
         self.link.heard.elapsed() > silence && !self.link.has_unread()
     }
 
-    /// Marks the leader as lost, so that no message waits to be sent to it.
+    /// Marks the leader as lost, so that this process no longer waits until messages to the leader are sent.
     pub(crate) fn give_up(&mut self) {
         self.is_lost = true;
     }

@@ -107,7 +107,7 @@ impl Link {
         !self.outbox.is_empty()
     }
 
-    /// True if too many bytes wait to be sent, so that no more should be added.
+    /// True if the outbox is full, so that no more bytes should be added.
     pub(super) fn is_full(&self) -> bool {
         self.outbox.len() - self.sent > FULL
     }

@@ -125,7 +125,7 @@ pub(super) struct ArrivedAgent {
     pub(super) clock_ns: i64,
 }
 
-/// Waits, as the leader, for all other agents, and returns them in the order of their numbers.
+/// Waits, as the leader, for all other agents, and returns these agents in the order of their numbers.
 pub(super) fn lead(
     own: &AnnouncedRun,
     rendezvous: &JobRendezvous,
@@ -254,8 +254,8 @@ fn differences(ours: &str, theirs: &str) -> Option<String> {
     let differing: Vec<_> =
         names.into_iter().filter(|name| left.get(*name) != right.get(*name)).collect();
     let mut words = String::new();
-    for (place, name) in differing.iter().take(NAMED).enumerate() {
-        let comma = if place == 0 { "" } else { ", " };
+    for (index, name) in differing.iter().take(NAMED).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
         let value = |leaves: &BTreeMap<String, Value>| {
             let value = leaves.get(*name).filter(|value| !value.is_null());
             value.map_or_else(|| "none".to_owned(), Value::to_string)
@@ -427,10 +427,11 @@ pub(super) fn attend(
             let mut store = TcpStore::over(stream).map_err(broken)?;
             let found = store.wait_get(key, deadline).map_err(broken)?;
             let found = String::from_utf8_lossy(&found).into_owned();
-            let place = found
+            let port_and_token = found
                 .split_once(' ')
                 .and_then(|(port, token)| Some((port.parse().ok()?, token.to_owned())));
-            let (port, token) = place.ok_or_else(|| broken(io::ErrorKind::InvalidData.into()))?;
+            let (port, token) =
+                port_and_token.ok_or_else(|| broken(io::ErrorKind::InvalidData.into()))?;
             (store.address().map_err(broken)?.to_string(), port, token)
         }
     };

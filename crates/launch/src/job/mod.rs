@@ -132,8 +132,8 @@ impl fmt::Display for Job {
             index => write!(f, "{kind} {index} of {size}")?,
         }
         write!(f, ", started by {launcher} (")?;
-        for (place, (name, value)) in evidence.iter().enumerate() {
-            let comma = if place == 0 { "" } else { ", " };
+        for (position, (name, value)) in evidence.iter().enumerate() {
+            let comma = if position == 0 { "" } else { ", " };
             write!(f, "{comma}{name}={value}")?;
         }
         f.write_str(")")

@@ -108,7 +108,7 @@ impl<'a> Joined<'a> {
     fn report_new(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let unreadable = LaunchError::unreadable(self.of.channels);
         for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
-            self.introduce(rank, pid, sink)?;
+            self.add_rank(rank, pid, sink)?;
         }
         if self.agent.is_some() {
             let unreadable = LaunchError::unreadable(self.of.channels);
@@ -121,7 +121,7 @@ impl<'a> Joined<'a> {
     }
 
     /// Notes and reports the process of a rank.
-    fn introduce(
+    fn add_rank(
         &mut self,
         rank: usize,
         pid: u32,
@@ -174,8 +174,8 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Returns the outcome of a rank that is the command itself, or that ended together with the command by a signal.
-    /// Returns `None` if zprobe has asked the command to end on the request of another agent.
+    /// Returns the outcome of a rank whose process is the command itself, or which a signal ended together with the
+    /// command. Returns `None` if zprobe has asked the command to end on the request of another agent.
     fn ended_with_command(&self, rank: usize, processes: &PythonProcesses) -> Option<Outcome> {
         if self.command.was_asked {
             return None;
@@ -241,7 +241,7 @@ impl RankProcesses for Joined<'_> {
             .filter(|(rank, _)| !self.pids.contains_key(rank))
             .map(|(rank, process)| (rank, process.pid()))
             .collect();
-        silent.into_iter().try_for_each(|(rank, pid)| self.introduce(rank, pid, sink))?;
+        silent.into_iter().try_for_each(|(rank, pid)| self.add_rank(rank, pid, sink))?;
         let stopped = self.left().filter(|(_, pid)| stat::is_stopped(*pid));
         stopped
             .map(|(rank, _)| Event::RankStopped { rank })

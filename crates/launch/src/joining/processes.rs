@@ -182,8 +182,8 @@ impl PythonProcess {
             Some(around) => around,
             None => it,
         });
-        let mut places = foreign.chain([&*self.about.directory]);
-        let inside = places.find_map(|it| path.strip_prefix(it).ok());
+        let mut roots = foreign.chain([&*self.about.directory]);
+        let inside = roots.find_map(|it| path.strip_prefix(it).ok());
         let name = || path.file_name().map(Path::new).unwrap_or(path);
         let is_short = path.is_relative() && !path.starts_with("..");
         inside.unwrap_or_else(|| if is_short { path } else { name() }).display().to_string()
@@ -268,8 +268,8 @@ impl PythonProcesses {
         })
     }
 
-    /// Returns the signal that ended a launcher, as torchrun reports it in an exception, or `None` without such a
-    /// report.
+    /// Returns the signal that ended the launcher with the process id `pid`, if torchrun has reported the signal in an
+    /// exception.
     pub fn signal_of_launcher(&self, pid: u32) -> Option<i32> {
         let launcher = self.0.iter().rfind(|process| process.pid() == pid)?;
         let (_, number) = launcher.failure()?.rsplit_once(GOT_SIGNAL)?;
