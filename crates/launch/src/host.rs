@@ -32,16 +32,16 @@ pub(super) struct StartedHosts {
     pub(super) host: Option<HostChannel>,
 }
 
-/// Starts the ranks that `place` describes.
+/// Starts the ranks that `share` describes.
 pub(super) fn start(
     launch: &Launch<'_>,
     run_dir: &Path,
-    place: &RankShare,
+    share: &RankShare,
 ) -> Result<StartedHosts, LaunchError> {
     surroundings::check()?;
     let channel = || Channel::new().map_err(LaunchError::system("a pipe to a rank"));
-    let hosts = HostInputs::new(launch, run_dir, place)?;
-    let ranks = place.ranks.clone();
+    let hosts = HostInputs::new(launch, run_dir, share)?;
+    let ranks = share.ranks.clone();
     let (channels, events): (Vec<Channel>, Vec<OwnedFd>) =
         ranks.clone().map(|_| channel()).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     if launch.source.hosting() == Hosting::OnePerRank
@@ -70,14 +70,14 @@ struct HostInputs<'a> {
     run_dir: &'a Path,
     /// The part of the environment that is the same for every host.
     variables: EnvironmentOverrides,
-    place: &'a RankShare,
+    share: &'a RankShare,
 }
 
 impl<'a> HostInputs<'a> {
     fn new(
         launch: &Launch<'_>,
         run_dir: &'a Path,
-        place: &'a RankShare,
+        share: &'a RankShare,
     ) -> Result<Self, LaunchError> {
         let spec = serde_json::to_string(launch.spec)
             .map_err(LaunchError::system("the spec for the ranks"))?;
@@ -93,19 +93,19 @@ impl<'a> HostInputs<'a> {
             (contract::WORKLOAD, Some(workload.into())),
             (contract::RUN_DIR, Some(run_dir.into())),
         ];
-        let (host, port) = &place.master;
+        let (host, port) = &share.master;
         let values = [
             host.clone(),
             port.to_string(),
             launch.spec.world_size.to_string(),
-            place.local_world_size.to_string(),
-            place.ranks.start.to_string(),
-            place.first_local.to_string(),
+            share.local_world_size.to_string(),
+            share.ranks.start.to_string(),
+            share.first_local.to_string(),
         ];
         variables.extend(OF_A_RUN.into_iter().zip(values.map(|value| Some(value.into()))));
         variables.extend(OF_TORCHRUN.map(|name| (name, None)));
-        variables.extend(unless_set("GLOO_SOCKET_IFNAME", &place.interface));
-        Ok(Self { run_dir, variables, place })
+        variables.extend(unless_set("GLOO_SOCKET_IFNAME", &share.interface));
+        Ok(Self { run_dir, variables, share })
     }
 
     /// Starts the process of rank `rank` and passes it the sending end of the rank's event channel.
@@ -115,8 +115,8 @@ impl<'a> HostInputs<'a> {
         rank: usize,
         event: &OwnedFd,
     ) -> Result<ProcessGroup, LaunchError> {
-        let store = self.place.store.as_ref().filter(|_| rank == 0).map(AsFd::as_fd);
-        let local_rank = self.place.first_local + rank - self.place.ranks.start;
+        let store = self.share.store.as_ref().filter(|_| rank == 0).map(AsFd::as_fd);
+        let local_rank = self.share.first_local + rank - self.share.ranks.start;
         let mut variables = self.variables.clone();
         variables.extend([
             ("RANK", Some(rank.to_string().into())),
@@ -142,7 +142,7 @@ impl<'a> HostInputs<'a> {
         variables.extend(for_forking());
         variables.extend([
             (contract::EVENT_FDS, Some(numbers.join(",".as_ref()))),
-            (contract::STORE_FD, self.place.store.as_ref().map(number)),
+            (contract::STORE_FD, self.share.store.as_ref().map(number)),
             (contract::HOST_FD, Some(number(host_channel))),
         ]);
         let streams = Streams::create(LogOf::Host, self.run_dir)?;
@@ -170,7 +170,7 @@ impl<'a> HostInputs<'a> {
         events: &'b [OwnedFd],
         host_channel: &'b OwnedFd,
     ) -> Vec<BorrowedFd<'b>> {
-        let store = self.place.store.as_ref().map(AsFd::as_fd);
+        let store = self.share.store.as_ref().map(AsFd::as_fd);
         let leading = store.into_iter().chain([host_channel.as_fd()]);
         leading.chain(events.iter().map(AsFd::as_fd)).collect()
     }

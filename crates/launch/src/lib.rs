@@ -1,9 +1,9 @@
 //! Performs a run, from its spec to its trace: one process per rank is started, watched, recorded and reaped.
 //!
 //! A rank is *any program that speaks the protocol* of `docs/protocol.md`: it writes
-//! [`trace::Record`](zprobe_model::trace::Record)s, one JSON object a line, to a descriptor of its own, and never to stdout.
-//! If a rank dies, hangs, or writes something else, this is data about the engine under test and goes into the trace.
-//! A function returns `Err` only if there was no run to watch.
+//! [`trace::Record`](zprobe_model::trace::Record)s, one JSON object per line, to its own descriptor, and never to
+//! stdout. If a rank dies, hangs, or writes something else, this is data about the engine under test and goes into the
+//! trace. A function returns `Err` only if there was no run to watch.
 //!
 //! One thread does all the work in a single `poll` loop. If the thread is slow, the ranks' pipes fill up and the
 //! ranks wait, so memory stays bounded, and no misbehaviour of a rank can block a reader.
@@ -105,7 +105,7 @@ impl HostSource<'_> {
         }
     }
 
-    /// Returns the marks of the stray processes that the run `run` may leave.
+    /// Returns the criteria for the stray processes that the run `run` may leave.
     fn strays(&self, run: &str) -> Strays {
         match self {
             HostSource::Cold(_) => Strays::of(run),
@@ -269,7 +269,7 @@ pub enum PoolFailure {
     NoHost,
 }
 
-/// Returns the end of an error message that quotes standard error, or an empty text without such a quotation.
+/// Returns the end of an error message that quotes standard error, or an empty text if there is nothing to quote.
 fn last_words(stderr: &Option<String>) -> String {
     stderr.as_ref().map_or_else(String::new, |tail| format!(". Its last stderr lines:\n{tail}"))
 }
@@ -307,8 +307,8 @@ impl Launch<'_> {
     /// Fails if the program cannot be started, the pool does not fork a host, or the trace or the logs cannot be
     /// written.
     pub fn run(&self, observer: &mut dyn FnMut(&Record)) -> Result<Survivors, LaunchError> {
-        let place = RankShare::of_all(self.spec.world_size)?;
-        self.at(&place, OtherAgents::Nobody, observer)
+        let share = RankShare::of_all(self.spec.world_size)?;
+        self.at(&share, OtherAgents::Nobody, observer)
     }
 
     /// Performs the run as [`Launch::run`] does, as the leader of the other agents in `team`: the trace contains the
@@ -322,8 +322,8 @@ impl Launch<'_> {
         repeat: Option<usize>,
         observer: &mut dyn FnMut(&Record),
     ) -> Result<Survivors, LaunchError> {
-        let place = team.begin(self.run_id, repeat)?;
-        self.at(&place, OtherAgents::Team(team), observer)
+        let share = team.begin(self.run_id, repeat)?;
+        self.at(&share, OtherAgents::Team(team), observer)
     }
 
     /// Performs this process's part of a run that another agent leads. The trace contains only the ranks of this
@@ -332,19 +332,19 @@ impl Launch<'_> {
     /// # Errors
     /// Fails like [`Launch::run`].
     pub fn follow(&self, leader: &mut Leader, port: u16) -> Result<Survivors, LaunchError> {
-        let place = leader.place(port)?;
-        self.at(&place, OtherAgents::Leader(leader), &mut |_| {})
+        let share = leader.place(port)?;
+        self.at(&share, OtherAgents::Leader(leader), &mut |_| {})
     }
 
-    /// Performs the part of the run that `place` describes.
+    /// Performs the part of the run that `share` describes.
     fn at(
         &self,
-        place: &RankShare,
+        share: &RankShare,
         others: OtherAgents<'_>,
         observer: &mut dyn FnMut(&Record),
     ) -> Result<Survivors, LaunchError> {
         let start = |run_dir: &Path| -> Result<Box<dyn RankProcesses>, LaunchError> {
-            Ok(Box::new(LocalRanks::start(self, run_dir, place)?))
+            Ok(Box::new(LocalRanks::start(self, run_dir, share)?))
         };
         let run = RunIdentity { id: self.run_id, spec: self.spec, dir: self.run_dir };
         supervisor::run(run, start, others, observer)
@@ -388,8 +388,8 @@ impl JoiningRun<'_> {
     /// of all commands.
     ///
     /// # Errors
-    /// Fails like [`JoiningRun::run`], and if another agent cannot start its command, or if two commands train
-    /// separately.
+    /// Fails like [`JoiningRun::run`], and if another agent cannot start its command, or if the commands of
+    /// two agents train separately.
     pub fn lead(
         &self,
         team: &mut Team,
@@ -408,7 +408,7 @@ impl JoiningRun<'_> {
         self.at(Some(leader.own_index()), OtherAgents::Leader(leader), &mut |_| {})
     }
 
-    /// Runs the command; `agent` is the number of this agent if the run has several.
+    /// Runs the command; `agent` is the number of this agent if the run has several agents.
     fn at(
         &self,
         agent: Option<usize>,

@@ -19,7 +19,7 @@ pub(super) enum ChannelOwner {
     Host(Range<usize>),
 }
 
-/// The process that writes to a channel, and the state of its records so far.
+/// The checker of the lines that one process writes to its channel.
 pub(super) struct LineChecker {
     run: String,
     spec: RunSpec,
@@ -29,7 +29,7 @@ pub(super) struct LineChecker {
 }
 
 impl LineChecker {
-    /// Creates the checker of a process that has not written any record yet.
+    /// Creates the checker for a process that has not written any record yet.
     pub(super) fn new(run: &str, spec: &RunSpec, role: ChannelOwner) -> Self {
         Self { run: run.to_owned(), spec: spec.clone(), role, next_seq: 0, finished: false }
     }

@@ -49,16 +49,16 @@ struct LocalHost {
 }
 
 impl LocalRanks {
-    /// Starts the ranks that `place` describes. If one of them does not start, no process and no log is left.
+    /// Starts the ranks that `share` describes. If one of the ranks does not start, no process and no log is left.
     pub(super) fn start(
         launch: &Launch<'_>,
         run_dir: &Path,
-        place: &RankShare,
+        share: &RankShare,
     ) -> Result<Self, LaunchError> {
-        let StartedHosts { groups, channels, host } = host::start(launch, run_dir, place)
+        let StartedHosts { groups, channels, host } = host::start(launch, run_dir, share)
             .inspect_err(|_| {
-                // If a log cannot be removed, the reason is the one that the error names already.
-                for log in place.ranks.clone().map(LogOf::Rank).chain([LogOf::Host]) {
+                // If a log cannot be removed, the error already names the reason.
+                for log in share.ranks.clone().map(LogOf::Rank).chain([LogOf::Host]) {
                     let _ = std::fs::remove_file(log.stdout(run_dir));
                     let _ = std::fs::remove_file(log.stderr(run_dir));
                 }
@@ -68,15 +68,19 @@ impl LocalRanks {
             run_dir: run_dir.to_owned(),
             hosting: launch.source.hosting(),
             hosts: groups.into_iter().map(|group| LocalHost { group, ended: false }).collect(),
-            processes: vec![LocalProcess::default(); place.ranks.len()],
-            ranks: place.ranks.clone(),
+            processes: vec![LocalProcess::default(); share.ranks.len()],
+            ranks: share.ranks.clone(),
             channels: channels.into_iter().map(Some).collect(),
             host,
             starvation: Starvation::default(),
         })
     }
 
-    fn hear(&mut self, index: usize, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
+    fn receive_lines(
+        &mut self,
+        index: usize,
+        sink: &mut ReportSink<'_>,
+    ) -> Result<(), LaunchError> {
         let Some(mut channel) = self.channels[index].take() else { return Ok(()) };
         let state = channel.receive();
         let rank = self.ranks.start + index;
@@ -96,8 +100,8 @@ impl LocalRanks {
     fn listen_to_host(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let Some(mut host) = self.host.take() else { return Ok(()) };
         let state = host.channel.receive();
-        while let Some(heard) = host.next_record() {
-            match heard {
+        while let Some(record) = host.next_record() {
+            match record {
                 // The launcher passes on the reports of a host as if the launcher had observed the events itself.
                 Ok(Record { event: Event::RankSpawned { rank, pid, .. }, t_ns, .. }) => {
                     self.spawned(rank, pid, t_ns, sink)?;
@@ -131,8 +135,7 @@ impl LocalRanks {
         sink(RankReport::Spawned { rank, pid, agent: None, t_ns })
     }
 
-    /// Reports the end of a rank, after all lines that the rank had still sent. Only the first report for each rank
-    /// counts.
+    /// Reports the end of a rank, after the remaining lines of the rank. Only the first report for each rank counts.
     fn ended(
         &mut self,
         rank: usize,
@@ -144,7 +147,7 @@ impl LocalRanks {
         if self.processes[index].outcome.is_some() {
             return Ok(());
         }
-        self.hear(index, sink)?;
+        self.receive_lines(index, sink)?;
         self.channels[index] = None;
         self.processes[index].outcome = Some(outcome);
         sink(RankReport::Ended { rank, outcome, t_ns })
@@ -204,7 +207,7 @@ impl RankProcesses for LocalRanks {
         if index == self.channels.len() {
             self.listen_to_host(sink)
         } else {
-            self.hear(index, sink)
+            self.receive_lines(index, sink)
         }
     }
 

@@ -56,6 +56,7 @@ pub struct Pool {
     stderr: PathBuf,
     process: RefCell<ProcessGroup>,
     socket: OwnedFd,
+    /// A marker that keeps the value on the thread that started the process.
     stays: PhantomData<*const ()>,
 }
 
@@ -74,9 +75,11 @@ pub(super) struct ForkRequest<'a> {
 
 /// The result of waiting for an answer from a pool.
 enum PoolAnswer {
-    Said(Vec<u8>),
-    /// The pool or the host has closed its end.
+    /// The answer that arrived.
+    Received(Vec<u8>),
+    /// The pool or the host has closed its end of the connection.
     Closed,
+    /// No answer arrived in time.
     Late,
 }
 
@@ -85,8 +88,8 @@ impl Pool {
     /// program goes to `pool.stdout.log` and `pool.stderr.log` in `dir`. The directory is created if it does not
     /// exist, and must not hold these files yet.
     ///
-    /// The program must be able to run as a pool (see `docs/protocol.md`). Its hosts fork their ranks, whatever its
-    /// [`Hosting`](super::Hosting) is in other runs.
+    /// The program must be able to run as a pool (see `docs/protocol.md`). The hosts of a pool fork their ranks,
+    /// whatever the [`Hosting`](super::Hosting) of the program is in other runs.
     ///
     /// # Errors
     /// Fails if the program cannot be started, ends, or is not ready in time.
@@ -125,8 +128,8 @@ impl Pool {
             socket,
             stays: PhantomData,
         };
-        match pool.hear(&pool.socket, deadline)? {
-            PoolAnswer::Said(word) if word == WARM => Ok(pool),
+        match pool.wait_for_answer(&pool.socket, deadline)? {
+            PoolAnswer::Received(word) if word == WARM => Ok(pool),
             answer => Err(pool.failure(&answer, PoolFailure::NotReady(patience), None)),
         }
     }
@@ -136,51 +139,52 @@ impl Pool {
         self.process.borrow().pid()
     }
 
-    /// Returns the marks of the stray processes that a run over this pool may leave, in addition to those with the
-    /// mark of the run.
+    /// Returns the criteria for the stray processes of this pool. Strays with the mark of a run are not included.
     pub(super) fn strays(&self) -> Strays {
         Strays::of(&self.id).sparing(self.pid())
     }
 
     /// Asks the pool to fork the host of a run, and returns the process group of the host.
-    pub(super) fn fork_host(&self, handover: ForkRequest<'_>) -> Result<ProcessGroup, LaunchError> {
+    pub(super) fn fork_host(&self, request: ForkRequest<'_>) -> Result<ProcessGroup, LaunchError> {
         let (answer, far_end) =
             pipe2(OFlag::O_CLOEXEC).map_err(LaunchError::system("a pipe to the host of a run"))?;
-        let answer = match self.send(&handover, far_end)? {
-            true => self.hear(&answer, Instant::now() + HANDOVER)?,
+        let answer = match self.send(&request, far_end)? {
+            true => self.wait_for_answer(&answer, Instant::now() + HANDOVER)?,
             false => PoolAnswer::Closed,
         };
         let pid = match &answer {
-            PoolAnswer::Said(text) => std::str::from_utf8(text).ok().and_then(|it| it.parse().ok()),
+            PoolAnswer::Received(text) => {
+                std::str::from_utf8(text).ok().and_then(|it| it.parse().ok())
+            }
             PoolAnswer::Closed | PoolAnswer::Late => None,
         };
         match pid.filter(|&pid| is_child(pid)) {
             Some(pid) => Ok(ProcessGroup::new(pid)),
-            None => Err(self.failure(&answer, PoolFailure::NoHost, Some(&handover.stderr))),
+            None => Err(self.failure(&answer, PoolFailure::NoHost, Some(&request.stderr))),
         }
     }
 
     /// Sends the message about a run to the pool. Returns false if the pool has closed its end of the socket.
-    fn send(&self, handover: &ForkRequest<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
-        let Streams { stdout, stderr } = &handover.streams;
+    fn send(&self, request: &ForkRequest<'_>, answer: OwnedFd) -> Result<bool, LaunchError> {
+        let Streams { stdout, stderr } = &request.streams;
         let mut fds: Vec<RawFd> = vec![answer.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
-        fds.extend(handover.descriptors.iter().map(|fd| fd.as_raw_fd()));
+        fds.extend(request.descriptors.iter().map(|fd| fd.as_raw_fd()));
         if fds.len() > MOST_DESCRIPTORS {
             return Err(LaunchError::PoolWorld {
                 ranks: fds.len() - LEADING_DESCRIPTORS,
                 most: MOST_DESCRIPTORS - LEADING_DESCRIPTORS,
             });
         }
-        let variables = handover.variables.iter();
+        let variables = request.variables.iter();
         let message =
             encode(variables.filter_map(|(name, value)| Some((*name, value.as_deref()?))));
         let refused = LaunchError::system("the message about a run to a pool");
         if message.len() > MESSAGE_LIMIT {
             return Err(refused(Errno::E2BIG));
         }
-        let beside = [ControlMessage::ScmRights(&fds)];
+        let control = [ControlMessage::ScmRights(&fds)];
         let (socket, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
-        match sendmsg::<()>(socket, &[IoSlice::new(&message)], &beside, flags, None) {
+        match sendmsg::<()>(socket, &[IoSlice::new(&message)], &control, flags, None) {
             Ok(_) => Ok(true),
             Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(false),
             Err(err) => Err(refused(err)),
@@ -188,7 +192,11 @@ impl Pool {
     }
 
     /// Waits until `deadline` for an answer, which arrives in one piece.
-    fn hear(&self, from: &OwnedFd, deadline: Instant) -> Result<PoolAnswer, LaunchError> {
+    fn wait_for_answer(
+        &self,
+        from: &OwnedFd,
+        deadline: Instant,
+    ) -> Result<PoolAnswer, LaunchError> {
         let broken = LaunchError::system("the wait for the answer of a pool");
         loop {
             let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
@@ -202,7 +210,7 @@ impl Pool {
         let mut bytes = [0; ANSWER];
         match nix::unistd::read(from, &mut bytes) {
             Ok(0) | Err(Errno::ECONNRESET) => Ok(PoolAnswer::Closed),
-            Ok(length) => Ok(PoolAnswer::Said(bytes[..length].to_vec())),
+            Ok(length) => Ok(PoolAnswer::Received(bytes[..length].to_vec())),
             Err(err) => Err(broken(err)),
         }
     }

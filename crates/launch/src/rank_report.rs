@@ -43,7 +43,7 @@ pub(super) struct RankMessage {
 }
 
 impl RankMessage {
-    /// Returns the message that says that a rank is gone, so that no other rank waits for messages of that rank.
+    /// Returns the message that the rank `rank` is gone. The other ranks then do not wait for messages of this rank.
     pub(super) fn of_gone(rank: usize) -> Self {
         Self { name: format!("gone.{rank}"), text: String::from("{}") }
     }

@@ -26,7 +26,7 @@ pub(super) struct RankShare {
 }
 
 impl RankShare {
-    /// Returns the place of a process that starts all ranks of a run.
+    /// Returns the share of a process that starts all ranks of a run.
     pub(super) fn of_all(world_size: usize) -> Result<Self, LaunchError> {
         let store = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(LaunchError::system("a socket for the TCPStore of the ranks"))?;

@@ -20,7 +20,7 @@ pub(super) enum StopReason {
     Interrupted,
     /// A rank or a machine is lost, and the grace period of the other ranks has passed.
     Crashed,
-    /// Every rank has finished, and the grace period in which its process should have ended has passed.
+    /// Every rank has finished, and a process still runs after the grace period for ending.
     Lingers,
 }
 
@@ -46,7 +46,8 @@ pub(super) trait RankProcesses {
         Vec::new()
     }
 
-    /// Receives the lines on the channel with this index in [`Self::channels`]. The channel is closed at its end.
+    /// Receives the lines on the channel with this index in [`Self::channels`]. A channel from which no more lines can
+    /// come is closed.
     fn listen(&mut self, index: usize, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let _ = (index, sink);
         Ok(())
@@ -65,20 +66,20 @@ pub(super) trait RankProcesses {
     /// Reports the processes that have ended since the last call.
     fn reap(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError>;
 
-    /// Returns the grace period of the other ranks after one rank has ended abnormally, which is cut to the timeout.
-    /// `None` if the other ranks may continue without a limit.
+    /// Returns the grace period of the other ranks after one rank has ended abnormally, or `None` if the other ranks
+    /// may continue without a limit. The period is cut to the timeout.
     fn crash_grace(&self) -> Option<Duration>;
 
     /// Returns the time that processes may take to end once every rank has finished or ended.
     fn linger_grace(&self) -> Duration;
 
-    /// True if the processes belong to the user's own command. A line that violates the protocol then does not end
-    /// them.
+    /// True if the processes belong to the user's own command. The user's processes are not ended after a line that
+    /// violates the protocol.
     fn are_the_users(&self) -> bool {
         false
     }
 
-    /// True if the processes continue with work of the user's own after their ranks have finished.
+    /// True if the processes continue with the user's own work after their ranks have finished.
     fn outlive_the_run(&self) -> bool {
         false
     }
@@ -89,11 +90,11 @@ pub(super) trait RankProcesses {
         Ok(())
     }
 
-    /// Returns, for each rank of `awaited` that runs here, the time since the last check for which the rank was ready
-    /// to run and had no core.
+    /// Returns the ranks of `awaited` that this process is responsible for, each with the time, since the last check,
+    /// for which the rank was ready to run and had no CPU core.
     fn starved(&mut self, awaited: &[usize]) -> Vec<(usize, Duration)>;
 
-    /// Returns the longest time for which a remaining process had no core since the last check.
+    /// Returns the longest time, since the last check, for which a remaining process had no CPU core.
     fn left_starved(&mut self) -> Option<Duration>;
 
     /// Ends all remaining processes. Returns the ids of the processes that did not die.

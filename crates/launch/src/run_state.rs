@@ -15,7 +15,7 @@ use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Violation};
 /// The trace of a run, which is still being written, and the state of its ranks.
 pub(super) struct RunState<'a> {
     run: RunIdentity<'a>,
-    recorder: TraceWriter<'a>,
+    trace: TraceWriter<'a>,
     pub(super) watchdog: Watchdog,
     ranks: Vec<RankState>,
     is_violated: bool,
@@ -33,17 +33,13 @@ struct RankState {
 
 impl<'a> RunState<'a> {
     /// Starts the trace and the rank states of a run whose ranks have been started.
-    pub(super) fn open(
-        run: RunIdentity<'a>,
-        recorder: TraceWriter<'a>,
-        watchdog: Watchdog,
-    ) -> Self {
-        let mut run_state = Self { run, recorder, watchdog, ranks: Vec::new(), is_violated: false };
+    pub(super) fn open(run: RunIdentity<'a>, trace: TraceWriter<'a>, watchdog: Watchdog) -> Self {
+        let mut run_state = Self { run, trace, watchdog, ranks: Vec::new(), is_violated: false };
         run_state.grow(run.spec.world_size);
         run_state
     }
 
-    /// Adds ranks until there are `ranks` of them.
+    /// Adds ranks until the run has at least `ranks` ranks.
     fn grow(&mut self, ranks: usize) {
         for rank in self.ranks.len()..ranks {
             let checker =
@@ -51,7 +47,7 @@ impl<'a> RunState<'a> {
             self.ranks.push(RankState { checker, finished: false, outcome: None, agent: None });
         }
         self.watchdog.grow(ranks, Instant::now());
-        self.recorder.grow(ranks);
+        self.trace.grow(ranks);
     }
 
     /// Records a report about a rank. A line that is not the rank's next valid record is the last line that is read
@@ -67,7 +63,7 @@ impl<'a> RunState<'a> {
             }
             RankReport::HostViolated { violation, line } => self.violated(None, violation, line),
             RankReport::Importing { what, t_ns } => {
-                self.recorder.record_at(t_ns, Event::Importing { what })
+                self.trace.record_at(t_ns, Event::Importing { what })
             }
             RankReport::Spawned { rank, pid, agent, t_ns } => {
                 self.grow(rank + 1);
@@ -79,7 +75,7 @@ impl<'a> RunState<'a> {
                     return Err(LaunchError::Apart { rank, agents });
                 }
                 self.watchdog.spawned(rank, Instant::now());
-                self.recorder.record_at(t_ns, Event::RankSpawned { rank, pid, agent })
+                self.trace.record_at(t_ns, Event::RankSpawned { rank, pid, agent })
             }
             RankReport::Ended { rank, outcome, t_ns } => self.ended(rank, outcome, t_ns),
             RankReport::Gone { rank } => {
@@ -89,12 +85,12 @@ impl<'a> RunState<'a> {
             RankReport::LetGo { rank } => {
                 self.let_go(rank, "the rank could write no more, or its channel was removed")
             }
-            RankReport::Event { rank: None, event } => self.recorder.record(event),
+            RankReport::Event { rank: None, event } => self.trace.record(event),
             RankReport::Event { rank: Some(rank), event } => {
                 let seq = self.ranks[rank].checker.as_ref().map_or(0, LineChecker::next_seq);
-                self.recorder.record_of(rank, seq, event)
+                self.trace.record_of(rank, seq, event)
             }
-            RankReport::Stderr { rank, tail } => self.recorder.record(Event::Stderr { rank, tail }),
+            RankReport::Stderr { rank, tail } => self.trace.record(Event::Stderr { rank, tail }),
             // Messages between ranks are not recorded.
             RankReport::Message(_) => Ok(()),
         }
@@ -110,7 +106,7 @@ impl<'a> RunState<'a> {
                 if let Event::RankJoined { world_size, .. } = record.event {
                     self.grow(world_size.min(MOST_RANKS));
                 }
-                self.recorder.relay(line, record)
+                self.trace.relay(line, record)
             }
             Err(violation) => self.violated(Some(rank), violation, excerpt(line)),
         }
@@ -126,7 +122,7 @@ impl<'a> RunState<'a> {
             self.ranks[rank].checker = None;
         }
         self.is_violated = true;
-        self.recorder.record(Event::ProtocolViolated { rank, violation, line })?;
+        self.trace.record(Event::ProtocolViolated { rank, violation, line })?;
         let joined = rank.filter(|_| !self.run.spec.is_settled());
         joined.map_or(Ok(()), |rank| self.let_go(rank, "the rank violated the protocol"))
     }
@@ -141,8 +137,8 @@ impl<'a> RunState<'a> {
         state.finished = true;
         self.watchdog.heard(rank, &Event::Finished, Instant::now());
         let (what, why) = (REST_OF_SCRIPT.to_owned(), why.to_owned());
-        self.recorder.record_of(rank, seq, Event::NotObserved { what, why })?;
-        self.recorder.record_of(rank, seq + 1, Event::Finished)
+        self.trace.record_of(rank, seq, Event::NotObserved { what, why })?;
+        self.trace.record_of(rank, seq + 1, Event::Finished)
     }
 
     fn ended(&mut self, rank: usize, outcome: Outcome, t_ns: u64) -> Result<(), LaunchError> {
@@ -152,7 +148,7 @@ impl<'a> RunState<'a> {
         }
         self.ranks[rank].outcome = Some(outcome);
         self.watchdog.ended(rank, outcome == Outcome::Code(0), Instant::now());
-        self.recorder.record_at(t_ns, Event::RankExited { rank, outcome })
+        self.trace.record_at(t_ns, Event::RankExited { rank, outcome })
     }
 
     /// Records that the state of a rank is unknown from now on, because its agent is lost.
@@ -162,17 +158,17 @@ impl<'a> RunState<'a> {
 
     /// Records an event of the launcher with the current time.
     pub(super) fn record(&mut self, event: Event) -> Result<(), LaunchError> {
-        self.recorder.record(event)
+        self.trace.record(event)
     }
 
     /// Hands all trace data to the operating system, so that the data outlives the launcher.
     pub(super) fn flush(&mut self) -> Result<(), LaunchError> {
-        self.recorder.flush()
+        self.trace.flush()
     }
 
     /// Removes the secrets of the specification from the logs of the run.
     pub(super) fn keep_secrets_out_of_logs(&self, run_dir: &Path) -> Result<(), LaunchError> {
-        self.recorder.keep_secrets_out_of_logs(run_dir)
+        self.trace.keep_secrets_out_of_logs(run_dir)
     }
 
     /// True if a process wrote something on a channel that violates the protocol.
@@ -190,8 +186,7 @@ impl<'a> RunState<'a> {
         self.select(|rank| rank.finished && rank.outcome.is_none())
     }
 
-    /// Returns, for each rank, whether the rank has finished, and whether its process has ended with
-    /// success.
+    /// Returns, for each rank, whether the rank has finished, and whether its process has ended with success.
     pub(super) fn final_states(&self) -> Vec<FinalState> {
         let final_state = |rank: &RankState| FinalState {
             has_finished: rank.finished,

@@ -1,8 +1,8 @@
-//! Selects the records of ranks that the trace stores, and the records that it stores with their content.
+//! Decides which records of ranks the trace stores, and which of these records it stores with their content.
 //!
-//! Ranks report everything that they do, so that the launcher always knows where they are. Records that the
-//! [`Recording`](zprobe_model::spec::Recording) of the spec leaves out are not written, except for the last records of a
-//! rank that ends in the part that is left out.
+//! Ranks report everything that they do, so that the launcher always knows the point that each rank has reached.
+//! Records that the [`Recording`](zprobe_model::spec::Recording) of the spec leaves out are not written, except for the
+//! last records of a rank that ends in the part that is left out.
 
 use zprobe_model::spec::{Point, RunSpec};
 use zprobe_model::trace::{Contents, Event, LayoutName, Record};
@@ -26,7 +26,7 @@ pub(super) struct Selection {
     ranks: Vec<RankPosition>,
 }
 
-/// The position of a rank in the run, and its last lines that were left out.
+/// The position of a rank in the run, and the last of its lines that the trace leaves out.
 #[derive(Clone, Default)]
 struct RankPosition {
     step: Option<usize>,
@@ -44,7 +44,7 @@ impl Selection {
         Self { spec: spec.clone(), bytes: 0, contents: Contents::default(), ranks }
     }
 
-    /// Adds ranks until there are `ranks` of them.
+    /// Adds ranks until the run has at least `ranks` ranks.
     pub(super) fn grow(&mut self, ranks: usize) {
         self.ranks.resize(ranks.max(self.ranks.len()), RankPosition::default());
     }

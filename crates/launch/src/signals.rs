@@ -1,5 +1,5 @@
-//! Signals to the launcher, as descriptors that `poll` can wait for. Signals that the parent process has blocked or
-//! ignored are repaired where the launcher needs them.
+//! Signals to the launcher, as descriptors that `poll` can wait for. If the parent process has blocked or ignored a
+//! signal that the launcher needs, the launcher enables the signal again.
 
 use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -50,7 +50,7 @@ impl Stop {
                 stop.registered.push(flag::register(signal, Arc::clone(flag))?);
             }
         }
-        // If another `Stop` value existed when a signal came, the signal counts for this value, too.
+        // If another `Stop` value existed when a signal came, the signal also counts for this value.
         if !is_first && stop.act.load(Ordering::SeqCst) {
             stop.wanted.store(true, Ordering::SeqCst);
         }
@@ -78,8 +78,8 @@ fn forget(registered: &mut Vec<SigId>) {
     }
 }
 
-/// A guard: while it exists, SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second signal has its
-/// usual effect at once, and so has a signal after the run.
+/// A guard: while it exists, SIGINT, SIGTERM and SIGHUP stop the run instead of the process. A second signal, or a
+/// signal after the run, has its usual effect at once.
 pub(super) struct Signals {
     interrupted: UnixStream,
     /// The other end of `interrupted`, which is kept open. If every stopping signal is ignored, no signal handler
@@ -145,8 +145,9 @@ fn stopping_signals() -> &'static [i32] {
     })
 }
 
-/// Makes sure that signals arrive on this thread, whatever it inherited: the ends of children are noticed, a run can
-/// be stopped, and a file that exceeds the size limit (`ulimit -f`) is a write error and does not end the process.
+/// Makes sure that signals arrive on this thread, whatever signal state the thread inherited: the ends of children are
+/// noticed, a run can be stopped, and a file that exceeds the size limit (`ulimit -f`) is a write error and does not
+/// end the process.
 ///
 /// # Errors
 /// Fails if the operating system refuses a change of the signal state.

@@ -89,10 +89,10 @@ pub fn library_path(directories: &[PathBuf]) -> Option<(&'static str, OsString)>
     }
     let own = env::var_os(NAME).filter(|path| !path.is_empty());
     let mut value = OsString::new();
-    for (place, directory) in
+    for (index, directory) in
         directories.iter().map(|it| it.as_os_str()).chain(own.as_deref()).enumerate()
     {
-        if place > 0 {
+        if index > 0 {
             value.push(":");
         }
         value.push(directory);

@@ -1,12 +1,12 @@
-//! Requests Python stacks by a signal to processes that have said that they answer this signal.
+//! Requests Python stacks with a signal. Only processes that have announced that they handle the signal receive it.
 
 use nix::errno::Errno;
 use nix::libc;
 
 use super::strays::Strays;
 
-/// Returns the signal at which a process writes down the stacks of its threads. Launchers, schedulers and libraries
-/// use lower real-time signals, and do not use this signal.
+/// Returns the signal on which a process writes down the stacks of its threads. Launchers, schedulers and libraries use
+/// lower real-time signals, and do not use this signal.
 pub fn stack_signal() -> i32 {
     libc::SIGRTMIN() + 12
 }

@@ -1,4 +1,4 @@
-//! Measures the time for which a process was ready to run and had no core.
+//! Measures the time for which a process was ready to run and had no CPU core.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,13 +10,13 @@ const NOTICEABLE: Duration = Duration::from_millis(20);
 /// The time after which a further check shows whether a process that wants a core has got one.
 const ANOTHER_LOOK: Duration = Duration::from_millis(100);
 
-/// The usage of each process at the last check, by process id.
+/// The CPU usage of each process at the last check, by process id.
 #[derive(Debug, Default)]
 pub(super) struct Starvation {
     known: HashMap<u32, CpuUsage>,
 }
 
-/// The kernel's counts for a process since the start of the process.
+/// The CPU times of a process since its start, as the kernel counts them.
 #[derive(Clone, Copy, Debug)]
 struct CpuUsage {
     at: Instant,

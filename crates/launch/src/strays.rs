@@ -13,7 +13,8 @@ use super::LaunchError;
 use super::group::{KILL_GRACE, KILL_POLL};
 use zprobe_model::trace::contract;
 
-/// Makes the children of a dying process children of the launcher, which can then wait for them.
+/// Makes the launcher the new parent of each descendant whose parent dies, so that the launcher can wait for the
+/// descendant.
 pub(super) fn adopt_orphans() -> Result<(), LaunchError> {
     prctl::set_child_subreaper(true)
         .map_err(LaunchError::system("the adoption of orphaned processes"))
@@ -74,7 +75,7 @@ impl Strays {
         }
     }
 
-    /// Returns true if the environment of the process `pid` has a mark of the run.
+    /// Returns true if the environment of the process `pid` has one of the marks.
     pub(super) fn are(&self, pid: u32) -> bool {
         if self.spared == Some(pid) {
             return false;

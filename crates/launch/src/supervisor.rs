@@ -58,20 +58,19 @@ pub(super) fn run<'a>(
         .create(run.dir)
         .and_then(|()| run.dir.canonicalize())
         .map_err(|cause| LaunchError::RunDir { path: run.dir.to_owned(), cause })?;
-    let mut recorder = TraceWriter::create(&run_dir, run.id, run.spec, observer)?;
+    let mut trace = TraceWriter::create(&run_dir, run.id, run.spec, observer)?;
     adopt_orphans()?;
     let signals = Signals::listen().map_err(LaunchError::system("signal handlers"))?;
-    recorder.start(run.spec)?;
+    trace.start(run.spec)?;
     let ranks = start(&run_dir).inspect_err(|_| {
-        // No rank ran, so the trace is removed. If the removal fails, the reason is the one that the error names
-        // already.
+        // No rank ran, so the trace is removed. If the removal fails, the error already names the reason.
         let _ = std::fs::remove_file(run_dir.join(TRACE_FILE));
     })?;
     let timeout = Duration::from_secs(run.spec.timeout_s).min(FOREVER);
     // The watchdog starts only after all ranks, because a busy machine takes long to start each process.
     let watchdog = Watchdog::new(run.spec.world_size, timeout, Instant::now())
         .with_graces(ranks.crash_grace(), ranks.linger_grace());
-    let run_state = RunState::open(run, recorder, watchdog);
+    let run_state = RunState::open(run, trace, watchdog);
     let shortest = if ranks.are_the_users() { SHORTEST_SILENCE_OF_USERS } else { SHORTEST_SILENCE };
     let silence = (timeout / 2).max(shortest);
     let mut supervisor = Supervisor {
@@ -84,7 +83,7 @@ pub(super) fn run<'a>(
         survivors: Vec::new(),
         end: None,
     };
-    let watched = supervisor.introduce().and_then(|()| supervisor.watch(&signals));
+    let watched = supervisor.record_start().and_then(|()| supervisor.watch(&signals));
     match watched.and_then(|why| supervisor.end(&run_dir, why)) {
         Ok(ended) => Ok(ended),
         Err(error) => {
@@ -102,7 +101,7 @@ struct Supervisor<'a, 'b> {
     timeout_s: u64,
     /// The time after which a silent agent counts as lost.
     silence: Duration,
-    /// True once the user's own processes continue without being judged.
+    /// True once the watchdog no longer judges the user's processes, which continue.
     is_given_up: bool,
     /// The ids of processes, on all machines, that did not die.
     survivors: Vec<u32>,
@@ -121,7 +120,7 @@ enum EndReason {
 
 impl Supervisor<'_, '_> {
     /// Records the agents of the run, and the processes that exist from the start.
-    fn introduce(&mut self) -> Result<(), LaunchError> {
+    fn record_start(&mut self) -> Result<(), LaunchError> {
         if let OtherAgents::Team(team) = &self.others {
             for (agent, clock_ns) in team.agents() {
                 self.run_state.record(Event::AgentJoined {
@@ -134,7 +133,7 @@ impl Supervisor<'_, '_> {
             }
         }
         let Self { ranks, others, run_state, .. } = self;
-        ranks.report_started(&mut |report| enter(report, others, run_state))
+        ranks.report_started(&mut |report| record_report(report, others, run_state))
     }
 
     /// Records events until the run is over or has to be ended.
@@ -153,7 +152,7 @@ impl Supervisor<'_, '_> {
             if ready.child {
                 signals.clear_child();
                 let Self { ranks, others, run_state, .. } = self;
-                ranks.reap(&mut |report| enter(report, others, run_state))?;
+                ranks.reap(&mut |report| record_report(report, others, run_state))?;
                 if let (OtherAgents::Leader(leader), true) = (others, ranks.is_over()) {
                     leader.tell_idle();
                 }
@@ -161,7 +160,7 @@ impl Supervisor<'_, '_> {
             if self.is_to_end() || self.run_state.is_violated() && !self.ranks.are_the_users() {
                 break;
             }
-            if matches!(self.others, OtherAgents::Leader(_)) || self.is_left_alone() {
+            if matches!(self.others, OtherAgents::Leader(_)) || self.is_no_longer_judged() {
                 // A follower does not judge, because its leader does. Processes that were given up are not judged at
                 // all.
                 until = Instant::now() + self.silence;
@@ -201,7 +200,7 @@ impl Supervisor<'_, '_> {
 
     /// True if the run is to be ended.
     fn is_to_end(&mut self) -> bool {
-        if self.goes_on_alone() {
+        if self.only_users_work_continues() {
             self.give_up();
             return false;
         }
@@ -209,7 +208,7 @@ impl Supervisor<'_, '_> {
     }
 
     /// True if the run is over except for the user's own work, which continues when another zprobe process ends.
-    fn goes_on_alone(&self) -> bool {
+    fn only_users_work_continues(&self) -> bool {
         matches!(self.end, Some(EndReason::Recorded(StopReason::Over | StopReason::Crashed)))
             && self.ranks.outlive_the_run()
             && !self.ranks.is_over()
@@ -218,11 +217,11 @@ impl Supervisor<'_, '_> {
     /// Checks the sources that cannot be polled. Returns the time of the next check.
     fn look(&mut self) -> Result<Option<Instant>, LaunchError> {
         let Self { ranks, others, run_state, .. } = self;
-        ranks.look(&mut |report| enter(report, others, run_state))
+        ranks.look(&mut |report| record_report(report, others, run_state))
     }
 
     /// True if the processes continue although their ranks have finished, or can no longer be judged.
-    fn is_left_alone(&self) -> bool {
+    fn is_no_longer_judged(&self) -> bool {
         self.is_given_up || self.ranks.outlive_the_run() && self.run_state.are_complete()
     }
 
@@ -238,9 +237,9 @@ impl Supervisor<'_, '_> {
             team.ask_to_look();
         }
         let deadline = Instant::now() + LOOK;
-        self.look_at_silence()?;
+        self.take_stacks()?;
         if self.ranks.are_the_users() {
-            self.hear_all(deadline, Team::have_looked)?;
+            self.receive_from_all(deadline, Team::have_looked)?;
         }
         let Self { run_state, timeout_s, .. } = self;
         let silent = if silent.is_empty() { run_state.running() } else { silent };
@@ -248,9 +247,9 @@ impl Supervisor<'_, '_> {
     }
 
     /// Takes the stacks of silent ranks.
-    fn look_at_silence(&mut self) -> Result<(), LaunchError> {
+    fn take_stacks(&mut self) -> Result<(), LaunchError> {
         let Self { ranks, others, run_state, .. } = self;
-        ranks.before_silence(&mut |report| enter(report, others, run_state))
+        ranks.before_silence(&mut |report| record_report(report, others, run_state))
     }
 
     /// True if all processes have ended. A run that another agent leads is over when the leader says so.
@@ -258,11 +257,11 @@ impl Supervisor<'_, '_> {
         match &self.others {
             OtherAgents::Nobody => self.ranks.is_over(),
             OtherAgents::Team(team) => self.ranks.is_over() && team.is_idle(),
-            OtherAgents::Leader(_) => self.end.is_some() && !self.goes_on_alone(),
+            OtherAgents::Leader(_) => self.end.is_some() && !self.only_users_work_continues(),
         }
     }
 
-    /// Waits for the channels of the ranks and the connections to other agents, in this order of indices.
+    /// Waits for the channels of the ranks and the connections to other agents. The indices count the channels first.
     fn wait(&self, signals: &Signals, until: Instant) -> Result<Ready, LaunchError> {
         let is_full = matches!(&self.others, OtherAgents::Leader(leader) if leader.is_full());
         let channels = self.ranks.channels().into_iter();
@@ -280,38 +279,38 @@ impl Supervisor<'_, '_> {
         .map_err(cannot)
     }
 
-    /// Reads the channel or the connection with the index `index` among those that were waited for.
+    /// Reads from the channel or the connection with the index `index` in [`Self::wait`].
     fn listen(&mut self, index: usize) -> Result<(), LaunchError> {
         let channels = self.ranks.channels().len();
         let Some(link) = index.checked_sub(channels) else {
             let Self { ranks, others, run_state, .. } = self;
-            return ranks.listen(index, &mut |report| enter(report, others, run_state));
+            return ranks.listen(index, &mut |report| record_report(report, others, run_state));
         };
-        self.hear_agent(link)
+        self.receive_from_agent(link)
     }
 
-    fn hear_agent(&mut self, link: usize) -> Result<(), LaunchError> {
+    fn receive_from_agent(&mut self, link: usize) -> Result<(), LaunchError> {
         let Self { ranks, others, run_state, survivors, end, .. } = self;
         match others {
             OtherAgents::Nobody => Ok(()),
             OtherAgents::Team(team) => {
-                team.hear(link, &mut |heard| note(heard, run_state, survivors, end))?;
+                team.hear(link, &mut |notice| handle_notice(notice, run_state, survivors, end))?;
                 team.take_rank_messages()
                     .iter()
                     .try_for_each(|rank_message| ranks.deliver(rank_message))
             }
             OtherAgents::Leader(leader) => {
-                leader.hear().into_iter().try_for_each(|command| self.obey(command))
+                leader.hear().into_iter().try_for_each(|command| self.execute(command))
             }
         }
     }
 
     /// Executes a command of the leader.
-    fn obey(&mut self, command: LeaderCommand) -> Result<(), LaunchError> {
+    fn execute(&mut self, command: LeaderCommand) -> Result<(), LaunchError> {
         match command {
             LeaderCommand::Deliver(rank_message) => self.ranks.deliver(&rank_message),
             LeaderCommand::Look => {
-                self.look_at_silence()?;
+                self.take_stacks()?;
                 if let OtherAgents::Leader(leader) = &mut self.others {
                     leader.tell_looked();
                 }
@@ -325,15 +324,16 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Sends heartbeats to other agents, and finds agents that have stopped sending them. Returns the time of the
-    /// next heartbeat, or `None` without other agents.
+    /// Sends heartbeats to other agents, and marks agents as lost that have stopped sending heartbeats. Returns the
+    /// time of the next heartbeat, or `None` without other agents.
     fn beat(&mut self) -> Result<Option<Instant>, LaunchError> {
         let Self { ranks, others, run_state, survivors, end, silence, .. } = self;
         match others {
             OtherAgents::Nobody => Ok(None),
             OtherAgents::Team(team) => {
-                let next =
-                    team.beat(*silence, &mut |heard| note(heard, run_state, survivors, end))?;
+                let next = team.beat(*silence, &mut |notice| {
+                    handle_notice(notice, run_state, survivors, end)
+                })?;
                 team.take_rank_messages()
                     .iter()
                     .try_for_each(|rank_message| ranks.deliver(rank_message))?;
@@ -366,7 +366,7 @@ impl Supervisor<'_, '_> {
 
     /// Records that the user has interrupted the run, and reports it to the leader.
     fn interrupted(&mut self) -> Result<(), LaunchError> {
-        if self.is_left_alone() {
+        if self.is_no_longer_judged() {
             // The trace is complete already, so the interrupt is not recorded.
             return Ok(());
         }
@@ -376,8 +376,8 @@ impl Supervisor<'_, '_> {
         self.run_state.record(Event::Interrupted)
     }
 
-    /// Returns true if a rank in `silent`, or a rank that has finished and not ended, had no core. The rank then gets
-    /// more time.
+    /// Gives more time to each rank that had no CPU core, if the rank is in `silent` or has finished and not ended.
+    /// Returns true if a rank got more time.
     fn starved(&mut self, silent: &[usize]) -> bool {
         let mut awaited = self.run_state.leaving();
         awaited.extend(silent);
@@ -388,7 +388,7 @@ impl Supervisor<'_, '_> {
         starved
     }
 
-    /// Returns true if a remaining process had no core when a grace period was over. The grace period is then
+    /// Extends a grace period that is over if a remaining process had no CPU core. Returns true if the period was
     /// extended.
     fn grace_starved(&mut self) -> bool {
         let by = self.ranks.left_starved();
@@ -402,9 +402,11 @@ impl Supervisor<'_, '_> {
             OtherAgents::Nobody | OtherAgents::Leader(_) => None,
         };
         let Self { ranks, others, run_state, .. } = self;
-        let own = ranks.end(why, &mut |report| enter(report, others, run_state))?;
+        let own = ranks.end(why, &mut |report| record_report(report, others, run_state))?;
         let final_states = run_state.final_states();
-        ranks.report_stderr(why, &final_states, &mut |report| enter(report, others, run_state))?;
+        ranks.report_stderr(why, &final_states, &mut |report| {
+            record_report(report, others, run_state)
+        })?;
         if let OtherAgents::Leader(leader) = &mut self.others {
             leader.tell_done(&own);
             // The ranks of this process have ended by now.
@@ -413,13 +415,13 @@ impl Supervisor<'_, '_> {
         }
         self.survivors.extend(own);
         if let Some(deadline) = deadline {
-            self.take_leave(deadline)?;
+            self.receive_remaining(deadline)?;
         }
         if !matches!(self.others, OtherAgents::Leader(_)) {
             let Self { ranks, others, run_state, .. } = self;
             let final_states = run_state.final_states();
             ranks.report_unheard(why, &final_states, &mut |report| {
-                enter(report, others, run_state)
+                record_report(report, others, run_state)
             })?;
         }
         self.run_state.flush()?;
@@ -431,22 +433,22 @@ impl Supervisor<'_, '_> {
     }
 
     /// Receives the remaining messages of all agents, until `deadline`.
-    fn take_leave(&mut self, deadline: Instant) -> Result<(), LaunchError> {
-        self.hear_all(deadline, Team::is_done)?;
+    fn receive_remaining(&mut self, deadline: Instant) -> Result<(), LaunchError> {
+        self.receive_from_all(deadline, Team::is_done)?;
         let Self { others, run_state, survivors, end, .. } = self;
         let OtherAgents::Team(team) = others else { return Ok(()) };
-        team.give_up(&mut |heard| note(heard, run_state, survivors, end))
+        team.give_up(&mut |notice| handle_notice(notice, run_state, survivors, end))
     }
 
     /// Receives messages of the agents that this process leads, until `is_enough` returns true or until `deadline`.
-    fn hear_all(
+    fn receive_from_all(
         &mut self,
         deadline: Instant,
         is_enough: fn(&Team) -> bool,
     ) -> Result<(), LaunchError> {
         let Self { others, run_state, survivors, end, silence, .. } = self;
         let OtherAgents::Team(team) = others else { return Ok(()) };
-        let mut to = |heard: AgentNotice<'_>| note(heard, run_state, survivors, end);
+        let mut to = |notice: AgentNotice<'_>| handle_notice(notice, run_state, survivors, end);
         team.hear_until(is_enough, deadline, *silence, &mut to)
     }
 
@@ -465,8 +467,8 @@ impl Supervisor<'_, '_> {
     }
 }
 
-/// Records a report about a rank, and passes it on to the other agents where they need it.
-fn enter(
+/// Records a report about a rank, and passes the report on to the other agents that need it.
+fn record_report(
     report: RankReport<'_>,
     others: &mut OtherAgents<'_>,
     run_state: &mut RunState<'_>,
@@ -480,13 +482,13 @@ fn enter(
 }
 
 /// Handles a message of another agent.
-fn note(
-    heard: AgentNotice<'_>,
+fn handle_notice(
+    notice: AgentNotice<'_>,
     run_state: &mut RunState<'_>,
     survivors: &mut Vec<u32>,
     end: &mut Option<EndReason>,
 ) -> Result<(), LaunchError> {
-    match heard {
+    match notice {
         AgentNotice::Report(report) => run_state.enter(report),
         AgentNotice::Starved(ranks) => {
             for (rank, by) in ranks {

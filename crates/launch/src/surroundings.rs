@@ -1,5 +1,5 @@
-//! Checks, before anything is started, that the machine and the shell can host a run. Otherwise a missing resource
-//! would look like a fault of the engine.
+//! Checks, before anything is started, that the machine and the shell have the resources for a run. Otherwise a missing
+//! resource would look like a fault of the engine.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

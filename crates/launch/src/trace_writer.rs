@@ -14,7 +14,7 @@ use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::{Event, PROTOCOL_VERSION, Record, TRACE_FILE};
 use zprobe_redact::{Known, Private, Redactor};
 
-/// The trace of a run, which is still being written.
+/// The writer of a run's trace.
 pub(super) struct TraceWriter<'a> {
     path: PathBuf,
     file: BufWriter<File>,
@@ -200,12 +200,12 @@ pub fn record_all(
     events: impl IntoIterator<Item = (Option<usize>, u64, Event)>,
 ) -> Result<(), LaunchError> {
     let mut unseen = |_: &Record| {};
-    let mut recorder = TraceWriter::create(dir, run, spec, &mut unseen)?;
-    recorder.start(spec)?;
+    let mut trace = TraceWriter::create(dir, run, spec, &mut unseen)?;
+    trace.start(spec)?;
     let mut sequence = vec![0; spec.world_size];
     for (sender, t_ns, event) in events {
         let Some(rank) = sender else {
-            recorder.record_at(t_ns, event)?;
+            trace.record_at(t_ns, event)?;
             continue;
         };
         let Some(next) = sequence.get_mut(rank) else { continue };
@@ -218,10 +218,10 @@ pub fn record_all(
             event,
         };
         *next += 1;
-        let line = serde_json::to_vec(&record).map_err(|err| recorder.error(err.into()))?;
-        recorder.relay(&line, record)?;
+        let line = serde_json::to_vec(&record).map_err(|err| trace.error(err.into()))?;
+        trace.relay(&line, record)?;
     }
-    recorder.flush()
+    trace.flush()
 }
 
 /// Returns the current time in nanoseconds since the Unix epoch.

@@ -1,4 +1,4 @@
-//! The only place where the launcher sleeps.
+//! Waits for events on descriptors, for signals, and for a point in time.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::signals::Signals;
 
-/// The events that woke the launcher up. All fields are empty if the time was over.
+/// The events that woke the launcher up. All fields are empty if the wait timed out.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     /// True if the user wants the run to stop.

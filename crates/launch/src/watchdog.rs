@@ -15,8 +15,8 @@
 //! 4. **No rank**: if ranks join a run and none has joined, the timeout counts from the start of the run.
 //! 5. **Lingering**: once no rank is left to wait for, the processes have [`LINGER_GRACE`] to end.
 //!
-//! Time in which a process was ready to run and had no core does not count ([`Watchdog::starved`]), up to [`STARVED`]
-//! times the timeout or grace period.
+//! Time in which a process was ready to run and had no CPU core does not count ([`Watchdog::starved`]), up to
+//! [`STARVED`] times the timeout or grace period.
 
 use std::time::{Duration, Instant};
 
@@ -28,11 +28,11 @@ pub(super) const CRASH_GRACE: Duration = Duration::from_secs(3);
 /// The time that processes may take to end once every rank has finished or ended.
 pub(super) const LINGER_GRACE: Duration = Duration::from_secs(5);
 
-/// The number of further timeouts for which the verdict, once a rank is late, is put off for ranks that continue to
-/// send events.
+/// The largest number of further timeouts by which ranks that continue to send events can delay the verdict about a
+/// late rank.
 const TALKERS: u32 = 4;
 
-/// The factor by which a timeout or a grace period may grow at most for processes that had no core.
+/// The largest factor by which processes that had no CPU core can extend a timeout or a grace period.
 const STARVED: u32 = 20;
 
 /// The state of each rank, with the times at which the states changed.
@@ -57,7 +57,7 @@ struct WatchedRank {
     state: RankActivity,
     /// The time of the last event or state change of the rank.
     last: Instant,
-    /// The time without a core since `last`.
+    /// The time without a CPU core since `last`.
     starved: Duration,
 }
 
@@ -125,7 +125,7 @@ impl Watchdog {
         Self { crash_grace: crash.map(|it| it.min(self.timeout)), linger_grace: linger, ..self }
     }
 
-    /// Watches at least `ranks` ranks; the time of added ranks starts at `now`.
+    /// Extends the watch to at least `ranks` ranks; the timeout of each newly added rank starts at `now`.
     pub(super) fn grow(&mut self, ranks: usize, now: Instant) {
         while self.ranks.len() < ranks {
             self.ranks.push(WatchedRank::new(now));
@@ -142,7 +142,7 @@ impl Watchdog {
     pub(super) fn spawned(&mut self, rank: usize, now: Instant) {
         let state = self.ranks[rank].state;
         if state == RankActivity::Running {
-            self.enters(rank, state, now);
+            self.set_state(rank, state, now);
         }
     }
 
@@ -151,33 +151,34 @@ impl Watchdog {
         self.meetings.see(rank, event);
         let state =
             if *event == Event::Finished { RankActivity::Finished } else { RankActivity::Running };
-        self.enters(rank, state, now);
+        self.set_state(rank, state, now);
     }
 
     /// Notes that the process of a rank has ended, with or without success. A rank that ends without having finished
     /// has crashed, even if its process ended with success.
     pub(super) fn ended(&mut self, rank: usize, success: bool, now: Instant) {
         let finished = self.ranks[rank].state == RankActivity::Finished;
-        self.enters(rank, RankActivity::Ended, now);
+        self.set_state(rank, RankActivity::Ended, now);
         if !(success && finished) {
             self.crashed.get_or_insert(now);
         }
     }
 
-    fn enters(&mut self, rank: usize, state: RankActivity, now: Instant) {
+    fn set_state(&mut self, rank: usize, state: RankActivity, now: Instant) {
         self.ranks[rank] = WatchedRank { state, last: now, starved: Duration::ZERO };
         if state != RankActivity::Running {
             self.meetings.leave(rank);
         }
     }
 
-    /// Adds to the time without a core of a rank since its last event. Returns true if this gives the rank more time.
+    /// Adds `by` to the time for which a rank had no CPU core since its last event. Returns true if this gives the rank
+    /// more time.
     pub(super) fn starved(&mut self, rank: usize, by: Duration) -> bool {
         lengthen(&mut self.ranks[rank].starved, by, self.timeout)
     }
 
-    /// Adds to the time without a core of the processes that are awaited after a crash or at the end. Returns true if
-    /// this extends the grace period.
+    /// Adds `by` to the time during which the processes that zprobe waits for (after a crash or at the end) got no CPU
+    /// core. Returns true if this extends the grace period.
     pub(super) fn grace_starved(&mut self, by: Duration) -> bool {
         let after_crash = self.crash_grace.filter(|_| self.has_crashed());
         lengthen(&mut self.grace_starved, by, after_crash.unwrap_or(self.linger_grace))
@@ -265,7 +266,7 @@ impl Watchdog {
     }
 }
 
-/// Adds `by` to a time without a core, up to [`STARVED`] times `whole`. Returns true if the time grew.
+/// Adds `by` to a time without a CPU core, up to [`STARVED`] times `whole`. Returns true if the time grew.
 fn lengthen(starved: &mut Duration, by: Duration, whole: Duration) -> bool {
     let before = *starved;
     *starved = (before + by).min(whole * STARVED);

@@ -1,4 +1,4 @@
-//! The ranks of real engines, which are Python programs.
+//! The Python program that runs the ranks of real engines.
 //!
 //! The ranks run under the user's interpreter, from the files next to this one, which need only the standard
 //! library, torch and the engine. One process imports the engine and forks the ranks ([`Hosting::Forked`]), so the
@@ -14,7 +14,8 @@ use zprobe_engines::{self as engines, PythonSource};
 use zprobe_model::run_dir;
 use zprobe_model::spec::{Device, Engine};
 
-/// The path and the text of each file of the rank program that all engines share: a Python package and its entry point.
+/// The files of the rank program that all engines share, each with its path and its text: a Python package and its
+/// entry point.
 const SHARED: &[(&str, &str)] = &[
     ("__main__.py", include_str!("__main__.py")),
     ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
@@ -45,24 +46,24 @@ const SHARED: &[(&str, &str)] = &[
 /// The path and the text of every file of the rank program. Each engine has a package in `zprobe_rank/engines`,
 /// made from the Python files in the engine's directory.
 fn files() -> impl Iterator<Item = (String, &'static str)> {
-    let scripts = of_engines(|python| python.script);
+    let scripts = engine_files(|python| python.script);
     SHARED.iter().map(|(name, text)| ((*name).to_owned(), *text)).chain(scripts).chain(eyes())
 }
 
 /// The path and the text of the files that observe the engines. These files import only each other, `eyes.py` and
 /// `tensors.py`.
 pub fn eyes() -> impl Iterator<Item = (String, &'static str)> {
-    of_engines(|python| python.eyes)
+    engine_files(|python| python.eyes)
 }
 
-/// The path and the text of the files that `some` selects from each engine's package.
-fn of_engines(
-    some: fn(&PythonSource) -> &'static [(&'static str, &'static str)],
+/// The path and the text of the files that `select` selects from each engine's package.
+fn engine_files(
+    select: fn(&PythonSource) -> &'static [(&'static str, &'static str)],
 ) -> impl Iterator<Item = (String, &'static str)> {
     engines::real().flat_map(move |(engine, python)| {
         let package = package(engine);
         let path = move |name: &str| format!("zprobe_rank/engines/{package}/{name}");
-        some(python).iter().map(move |(name, text)| (path(name), *text))
+        select(python).iter().map(move |(name, text)| (path(name), *text))
     })
 }
 
@@ -177,13 +178,13 @@ mod tests {
         let shared: Vec<&str> = SHARED.iter().map(|(name, _)| *name).collect();
         assert_eq!(python_files(&root.join("src/adapters")), shared);
         for (engine, python) in engines::real() {
-            let mut lying = python_files(&root.join("../engines/src").join(package(engine)));
+            let mut on_disk = python_files(&root.join("../engines/src").join(package(engine)));
             // The doctor runs `trial.py`, and bug reports contain `repro.py`; a rank uses neither.
-            lying.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
+            on_disk.retain(|name| !["trial.py", "repro.py"].contains(&name.as_str()));
             let files = python.script.iter().chain(python.eyes);
             let mut embedded: Vec<&str> = files.map(|(name, _)| *name).collect();
             embedded.sort_unstable();
-            assert_eq!(lying, embedded, "{engine}");
+            assert_eq!(on_disk, embedded, "{engine}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The agent of rank 0, which leads the job, from the point of view of another agent.
+//! An agent's connection to the leader of its job. The leader is the agent of rank 0.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use crate::rank_share::{LOOPBACK, RankShare};
 use crate::ranks::StopReason;
 use zprobe_model::trace::{AgentLoss, Contents, Record};
 
-/// The length in bytes from which a line is checked for contents that the leader already has.
+/// The smallest length, in bytes, of a line that is checked for contents that the leader already has.
 const LONG: usize = 4096;
 
-/// The agent of rank 0, which leads the job, from the point of view of another agent.
+/// An agent's connection to the leader of its job. The leader is the agent of rank 0.
 #[derive(Debug)]
 pub struct Leader {
     role: JobPart,
@@ -41,7 +41,7 @@ pub enum LeaderRequest {
         run: String,
         /// The number of the repeat, if the run is one of several repeats.
         repeat: Option<usize>,
-        /// The port of the ranks' TCPStore on the leader's machine; `None` if the ranks join by themselves.
+        /// The port of the ranks' TCPStore on the leader's machine; `None` if the user's commands start the ranks.
         port: Option<u16>,
     },
     /// The job is over, and all agents exit with this code.
@@ -100,7 +100,7 @@ impl Leader {
         })
     }
 
-    /// Returns the id of the run, or the common id of all its repeats.
+    /// Returns the id of the run, or the common id of all repeats of the run.
     pub fn run_id(&self) -> &str {
         &self.run_id
     }
@@ -110,7 +110,8 @@ impl Leader {
         self.role.agent.index
     }
 
-    /// Waits for the next request of the leader. The leader counts as lost after a silence of this duration.
+    /// Waits for the next request of the leader. The leader counts as lost if it sends nothing for the duration
+    /// `silence`.
     pub fn next_request(&mut self, silence: Duration) -> LeaderRequest {
         if self.is_lost {
             return LeaderRequest::Lost;
@@ -136,7 +137,7 @@ impl Leader {
         }
     }
 
-    /// Returns the place of this agent in a run whose TCPStore listens at `port`.
+    /// Returns this agent's share of the ranks in a run whose TCPStore listens at `port`.
     pub(crate) fn place(&self, port: u16) -> Result<RankShare, LaunchError> {
         let master =
             self.link.address().map_err(LaunchError::system("the address of rank 0's machine"))?;
@@ -148,12 +149,12 @@ impl Leader {
         (self.link.as_fd(), self.link.awaited())
     }
 
-    /// True if too many bytes wait to be sent, so that ranks should not be read from.
+    /// True if the outbox is full, so that no more lines of ranks should be read.
     pub(crate) fn is_full(&self) -> bool {
         !self.is_lost && self.link.is_full()
     }
 
-    /// Passes a report on to the leader. A broken connection is noticed when it is read from.
+    /// Passes a report on to the leader. A broken connection is noticed at the next read.
     pub(crate) fn tell(&mut self, report: &RankReport<'_>) {
         if self.is_lost {
             return;
@@ -247,7 +248,7 @@ impl Leader {
         self.link.beat
     }
 
-    /// Sends a heartbeat, with the time for which each rank had no core since the last heartbeat.
+    /// Sends a heartbeat. `starved` holds the time for which each rank had no CPU core since the last heartbeat.
     pub(crate) fn beat(&mut self, starved: Vec<(usize, Duration)>) {
         self.link.beat = Instant::now() + BEAT;
         let ns =
@@ -260,8 +261,8 @@ impl Leader {
     pub(crate) fn hear(&mut self) -> Vec<LeaderCommand> {
         let is_open = self.link.send().is_ok() && self.link.receive() == ChannelState::Open;
         let mut commands = Vec::new();
-        while let Some(said) = self.link.next() {
-            let command = match said {
+        while let Some(agent_line) = self.link.next() {
+            let command = match agent_line {
                 AgentLine::Message(message) => match *message {
                     AgentMessage::Beat { .. } => continue,
                     AgentMessage::RankMessage(rank_message) => LeaderCommand::Deliver(rank_message),
@@ -290,7 +291,7 @@ impl Leader {
         self.link.heard.elapsed() > silence && !self.link.has_unread()
     }
 
-    /// Marks the leader as lost, so that no message waits to be sent to it.
+    /// Marks the leader as lost, so that this process no longer waits until messages to the leader are sent.
     pub(crate) fn give_up(&mut self) {
         self.is_lost = true;
     }

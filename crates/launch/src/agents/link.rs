@@ -107,7 +107,7 @@ impl Link {
         !self.outbox.is_empty()
     }
 
-    /// True if too many bytes wait to be sent, so that no more should be added.
+    /// True if the outbox is full, so that no more bytes should be added.
     pub(super) fn is_full(&self) -> bool {
         self.outbox.len() - self.sent > FULL
     }
@@ -118,8 +118,8 @@ impl Link {
         self.channel.receive()
     }
 
-    /// True if the other agent has sent bytes that were not received yet, so that this process was held up, and not
-    /// the other agent.
+    /// True if bytes of the other agent have arrived and are not received yet. In that case this process was held up,
+    /// and the other agent was not silent.
     pub(super) fn has_unread(&self) -> bool {
         let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)

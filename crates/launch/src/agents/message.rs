@@ -1,4 +1,5 @@
-//! The messages between agents: one JSON object a line. Lines of ranks travel unchanged between them.
+//! The messages between agents, one JSON object per line. Agents send the lines of ranks unchanged, as further lines of
+//! the same connection.
 
 use std::ops::Range;
 
@@ -43,8 +44,8 @@ pub(super) enum AgentMessage {
     Welcome { run: String, index: usize, interface: Option<String> },
     /// The leader ends the job before a run, for the reason `why`.
     Refused { why: String },
-    /// A run begins. `run` is its id, `repeat` its number among several repeats, and `port` the port of the ranks'
-    /// TCPStore if the agents start the ranks.
+    /// A run begins. `run` is the id of the run, and `repeat` is the number of the run among several repeats. `port` is
+    /// the port of the ranks' TCPStore; `None` if the user's commands start the ranks.
     Start { run: String, repeat: Option<usize>, port: Option<u16> },
     /// The leader asks for the stacks of ranks that have been silent for too long.
     Look,
@@ -56,8 +57,8 @@ pub(super) enum AgentMessage {
     End { why: StopReason },
     /// The job is over, and all agents exit with this code.
     Over { exit: u8 },
-    /// A heartbeat. `starved` has, for ranks that had no core since the last heartbeat, the time without a core in
-    /// nanoseconds.
+    /// A heartbeat. `starved` lists ranks that had no CPU core for some time since the last heartbeat, each with this
+    /// time in nanoseconds.
     Beat { starved: Vec<(usize, u64)> },
     /// The process of a rank exists.
     Spawned { rank: usize, pid: u32, agent: Option<usize>, t_ns: u64 },
@@ -81,7 +82,7 @@ pub(super) enum AgentMessage {
     Interrupted,
     /// The agent could not start its ranks, or could not write their records.
     Failed { message: String },
-    /// The run is over for the agent, and no further message about it follows. `survivors` are the ids of processes
-    /// that did not die.
+    /// The run is over for the agent, and no further message about the run follows. `survivors` are the ids of
+    /// processes that SIGKILL did not end.
     Done { survivors: Vec<u32> },
 }

@@ -60,8 +60,9 @@ impl JobPart {
         Self { agent, agents, local }
     }
 
-    /// Returns the part of the process with the number `index`, which may be unnumbered yet, in a job whose processes
-    /// each start a command whose processes join as ranks.
+    /// Returns the part of the process with the number `index` in a job in which each process starts a command, and the
+    /// processes of the commands join as ranks. `index` is [`UNNUMBERED`](crate::job::UNNUMBERED) if the process has no
+    /// number yet.
     pub fn of_command(index: usize, agents: usize) -> Self {
         let part = Self::new(0, agents, 0, (0, 0));
         Self { agent: Agent { index, ..part.agent }, ..part }
@@ -92,7 +93,7 @@ impl JobPart {
     }
 }
 
-/// Returns the name of the network interface that has an address.
+/// Returns the name of the network interface that has the address `address`.
 fn interface_of(address: IpAddr) -> Option<String> {
     if address.is_loopback() {
         return Some(LOOPBACK.to_owned());

@@ -115,7 +115,7 @@ pub(super) struct AnnouncedRun {
     pub(super) settings: String,
 }
 
-/// An agent that has come to the rendezvous.
+/// An agent that has connected to the leader at the rendezvous.
 #[derive(Debug)]
 pub(super) struct ArrivedAgent {
     pub(super) announced: AnnouncedRun,
@@ -125,7 +125,7 @@ pub(super) struct ArrivedAgent {
     pub(super) clock_ns: i64,
 }
 
-/// Waits, as the leader, for all other agents, and returns them in the order of their numbers.
+/// Waits, as the leader, for all other agents, and returns these agents in the order of their numbers.
 pub(super) fn lead(
     own: &AnnouncedRun,
     rendezvous: &JobRendezvous,
@@ -134,17 +134,17 @@ pub(super) fn lead(
     let deadline = Instant::now() + patience;
     let (listener, store, token) = listen(rendezvous, deadline)?;
     let key = Arc::new(key_of(&token));
-    let mut came: BTreeMap<usize, ArrivedAgent> = BTreeMap::new();
-    let met = gather(own, &listener, &key, deadline, patience, &mut came);
+    let mut arrived: BTreeMap<usize, ArrivedAgent> = BTreeMap::new();
+    let gathered = gather(own, &listener, &key, deadline, patience, &mut arrived);
     if let Some((mut store, key)) = store {
         // The next command of the same job uses the same key for its rendezvous.
         let _ = store.delete(&key);
     }
-    let mut came: Vec<ArrivedAgent> = came.into_values().collect();
-    if let Err(error) = &met {
-        refuse(came.iter_mut().map(|it| &mut it.link), &error.to_string());
+    let mut arrived: Vec<ArrivedAgent> = arrived.into_values().collect();
+    if let Err(error) = &gathered {
+        refuse(arrived.iter_mut().map(|it| &mut it.link), &error.to_string());
     }
-    met.map(|()| came)
+    gathered.map(|()| arrived)
 }
 
 /// Tells agents why the job is over.
@@ -161,24 +161,25 @@ fn gather(
     key: &Arc<[u8; 64]>,
     deadline: Instant,
     patience: Duration,
-    came: &mut BTreeMap<usize, ArrivedAgent>,
+    arrived: &mut BTreeMap<usize, ArrivedAgent>,
 ) -> Result<(), RendezvousError> {
     listener.set_nonblocking(true)?;
     let (sender, receiver) = channel();
-    while came.len() + 1 < own.agents {
+    while arrived.len() + 1 < own.agents {
         let now = Instant::now();
         if now > deadline {
-            let is_missing = |index: &usize| *index != own.agent.index && !came.contains_key(index);
+            let is_missing =
+                |index: &usize| *index != own.agent.index && !arrived.contains_key(index);
             let missing = (0..own.agents).filter(is_missing).collect();
             let patience = patience.as_secs();
             return Err(RendezvousError::Missing { missing, agents: own.agents, patience });
         }
         match listener.accept() {
-            // Each agent is greeted in a thread of its own, so that a silent agent does not hold up the others.
+            // Each agent is greeted in its own thread, so that a silent agent does not hold up the others.
             Ok((stream, _)) => greet(stream, Arc::clone(key), sender.clone()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 match receiver.recv_timeout(Duration::from_millis(10)) {
-                    Ok(other) => enter(own, other, came)?,
+                    Ok(other) => admit(own, other, arrived)?,
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
                 }
             }
@@ -186,22 +187,22 @@ fn gather(
             Err(error) => return Err(error.into()),
         }
         // An agent whose connection was closed may connect again.
-        came.retain(|_, it| it.link.receive() == ChannelState::Open);
+        arrived.retain(|_, it| it.link.receive() == ChannelState::Open);
         while let Ok(other) = receiver.try_recv() {
-            enter(own, other, came)?;
+            admit(own, other, arrived)?;
         }
     }
     Ok(())
 }
 
-/// Adds an agent that has come, unless the agent contradicts the others.
-fn enter(
+/// Adds an agent that has connected. Fails if the agent contradicts the other agents.
+fn admit(
     own: &AnnouncedRun,
     mut other: ArrivedAgent,
-    came: &mut BTreeMap<usize, ArrivedAgent>,
+    arrived: &mut BTreeMap<usize, ArrivedAgent>,
 ) -> Result<(), RendezvousError> {
     if other.announced.agent.index == UNNUMBERED {
-        let is_free = |index: &usize| !came.contains_key(index);
+        let is_free = |index: &usize| !arrived.contains_key(index);
         let Some(free) = (1..own.agents).find(is_free) else {
             let (agents, machine) = (own.agents, &other.announced.agent.machine);
             return Err(RendezvousError::Contradiction(format!(
@@ -224,7 +225,7 @@ fn enter(
              same number of processes",
             own.agents, other.announced.agents,
         )))
-    } else if index == own.agent.index || index >= own.agents || came.contains_key(&index) {
+    } else if index == own.agent.index || index >= own.agents || arrived.contains_key(&index) {
         Some(RendezvousError::Contradiction(format!(
             "two processes of this job have the number {index}; the second is on {machine}: give each node a \
              --node-rank of its own",
@@ -236,7 +237,7 @@ fn enter(
             ))
         })
     };
-    came.insert(index, other);
+    arrived.insert(index, other);
     contradiction.map_or(Ok(()), Err)
 }
 
@@ -253,8 +254,8 @@ fn differences(ours: &str, theirs: &str) -> Option<String> {
     let differing: Vec<_> =
         names.into_iter().filter(|name| left.get(*name) != right.get(*name)).collect();
     let mut words = String::new();
-    for (place, name) in differing.iter().take(NAMED).enumerate() {
-        let comma = if place == 0 { "" } else { ", " };
+    for (index, name) in differing.iter().take(NAMED).enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
         let value = |leaves: &BTreeMap<String, Value>| {
             let value = leaves.get(*name).filter(|value| !value.is_null());
             value.map_or_else(|| "none".to_owned(), Value::to_string)
@@ -281,7 +282,7 @@ fn collect(value: Value, name: String, leaves: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Returns the numbers of processes as a list of at most eight.
+/// Returns a list, in words, of at most eight process numbers.
 fn numbers(numbers: &[usize]) -> String {
     const MOST: usize = 8;
     let shown: Vec<String> = numbers.iter().take(MOST).map(|it| format!("process {it}")).collect();
@@ -289,8 +290,9 @@ fn numbers(numbers: &[usize]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// A listening socket, the store with its key, and the token of the job. The store is the TCPStore of torchrun's
-/// agent, in which the other agents find port and token; `None` without such a store.
+/// A listening socket, the store with its key, and the token of the job. The store is the TCPStore of torchrun's agent,
+/// in which the other agents find the port and the token. The store and its key are `None` if the rendezvous does not
+/// use such a store.
 type Listener = (TcpListener, Option<(TcpStore, String)>, String);
 
 fn listen(rendezvous: &JobRendezvous, deadline: Instant) -> Result<Listener, RendezvousError> {
@@ -304,8 +306,8 @@ fn listen(rendezvous: &JobRendezvous, deadline: Instant) -> Result<Listener, Ren
             let broken = |cause| RendezvousError::Store { host: host.clone(), port: *port, cause };
             let mut store =
                 TcpStore::over(connect(host, *port, deadline).map_err(broken)?).map_err(broken)?;
-            // The leader listens on all addresses of the machine, because the store is on the same machine, by
-            // whatever address the others know it.
+            // The store is on the leader's machine, and the other agents may know this machine by any of its addresses.
+            // So the leader listens on all of them.
             let all: IpAddr = match store.address().map_err(broken)? {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -359,28 +361,30 @@ fn connect_once(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(error)
 }
 
-/// Receives the first messages of an agent, in a thread of its own. A process that does not know the token, or is not
-/// an agent, is ignored.
+/// Receives the first messages of an agent, in a new thread. A process that does not know the token, or is not an
+/// agent, is ignored.
 fn greet(stream: TcpStream, key: Arc<[u8; 64]>, found: Sender<ArrivedAgent>) {
     thread::spawn(move || {
-        if let Ok(Some(came)) = greeted(stream, &key) {
-            let _ = found.send(came);
+        if let Ok(Some(arrived)) = identify(stream, &key) {
+            let _ = found.send(arrived);
         }
     });
 }
 
-fn greeted(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<ArrivedAgent>> {
+fn identify(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<ArrivedAgent>> {
     let mut link = Link::new(stream)?;
-    let hear = |link: &mut Link| link.wait_for_message(Instant::now() + ANSWER);
-    let Some(AgentMessage::Knock { nonce: theirs }) = hear(&mut link)? else { return Ok(None) };
+    let next_message = |link: &mut Link| link.wait_for_message(Instant::now() + ANSWER);
+    let Some(AgentMessage::Knock { nonce: theirs }) = next_message(&mut link)? else {
+        return Ok(None);
+    };
     let ours = nonce()?;
     let asked = now_ns();
     link.say(&AgentMessage::Challenge {
         nonce: ours.clone(),
         proof: hex(&proof(key, "leader", &theirs, &ours).finalize().into_bytes()),
     })?;
-    let hello = hear(&mut link)?;
-    let heard = now_ns();
+    let hello = next_message(&mut link)?;
+    let answered = now_ns();
     let Some(AgentMessage::Hello { proof: given, agent, agents, zprobe, settings, t_ns }) = hello
     else {
         return Ok(None);
@@ -388,7 +392,7 @@ fn greeted(stream: TcpStream, key: &[u8; 64]) -> io::Result<Option<ArrivedAgent>
     if proof(key, "agent", &theirs, &ours).verify_slice(&unhex(&given)).is_err() {
         return Ok(None);
     }
-    let clock_ns = (i128::from(t_ns) - (i128::from(asked) + i128::from(heard)) / 2) as i64;
+    let clock_ns = (i128::from(t_ns) - (i128::from(asked) + i128::from(answered)) / 2) as i64;
     Ok(Some(ArrivedAgent {
         announced: AnnouncedRun { agent, agents, settings },
         zprobe,
@@ -423,10 +427,11 @@ pub(super) fn attend(
             let mut store = TcpStore::over(stream).map_err(broken)?;
             let found = store.wait_get(key, deadline).map_err(broken)?;
             let found = String::from_utf8_lossy(&found).into_owned();
-            let place = found
+            let port_and_token = found
                 .split_once(' ')
                 .and_then(|(port, token)| Some((port.parse().ok()?, token.to_owned())));
-            let (port, token) = place.ok_or_else(|| broken(io::ErrorKind::InvalidData.into()))?;
+            let (port, token) =
+                port_and_token.ok_or_else(|| broken(io::ErrorKind::InvalidData.into()))?;
             (store.address().map_err(broken)?.to_string(), port, token)
         }
     };
@@ -483,9 +488,9 @@ fn key_of(token: &str) -> [u8; 64] {
 
 /// Returns the message authentication code by which a process proves that it knows the key. The code is valid only
 /// for this role and these two nonces.
-fn proof(key: &[u8; 64], role: &str, agents: &str, leaders: &str) -> Blake2bMac512 {
+fn proof(key: &[u8; 64], role: &str, agent_nonce: &str, leader_nonce: &str) -> Blake2bMac512 {
     let mut mac = <Blake2bMac512 as KeyInit>::new(key.into());
-    mac.update(format!("zprobe {role} {agents} {leaders}").as_bytes());
+    mac.update(format!("zprobe {role} {agent_nonce} {leader_nonce}").as_bytes());
     mac
 }
 

@@ -1,8 +1,8 @@
 //! A client of torch's TCPStore, for the few values that agents exchange under torchrun.
 //!
-//! The wire format is that of `torch/csrc/distributed/c10d/TCPStore.cpp`, unchanged since torch 2.1: one byte for the
-//! query, followed by its arguments. Strings and byte strings follow their length, a 64-bit number in the byte order
-//! of the machine.
+//! The wire format is defined in `torch/csrc/distributed/c10d/TCPStore.cpp`, and is unchanged since torch 2.1. A query
+//! is one byte, followed by the arguments of the query. A string is sent after its length, which is a 64-bit number in
+//! the byte order of the machine.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -14,7 +14,7 @@ const MAGIC: u32 = 0x3c85_f7ce;
 /// The size of the largest value that is read, in bytes.
 const MOST: u64 = 1 << 16;
 
-/// The query codes of the TCPStore protocol (`QueryType`).
+// The query codes of the TCPStore protocol (`QueryType`).
 const VALIDATE: u8 = 0;
 const SET: u8 = 1;
 const GET: u8 = 3;
@@ -59,7 +59,7 @@ impl TcpStore {
     /// Returns the value of a key, as soon as the key exists.
     ///
     /// # Errors
-    /// Fails if the key does not exist until `deadline`, or if the connection breaks.
+    /// Fails if the key does not exist by `deadline`, or if the connection breaks.
     pub(super) fn wait_get(&mut self, key: &str, deadline: Instant) -> io::Result<Vec<u8>> {
         let left = deadline.saturating_duration_since(Instant::now());
         self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;

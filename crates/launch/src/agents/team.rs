@@ -1,4 +1,4 @@
-//! All other agents of a job, from the point of view of the leader.
+//! The leader's connections to all other agents of its job.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +22,7 @@ use crate::wait::wait;
 use zprobe_model::spec::MOST_RANKS;
 use zprobe_model::trace::{AgentLoss, Event};
 
-/// All other agents of a job, from the point of view of the leader.
+/// The leader's connections to all other agents of its job.
 #[derive(Debug)]
 pub struct Team {
     role: JobPart,
@@ -63,13 +63,13 @@ enum AgentProgress {
 pub(crate) enum AgentNotice<'a> {
     /// A report about a rank of the agent.
     Report(RankReport<'a>),
-    /// Ranks of the agent had no core for these times.
+    /// The times for which ranks of the agent had no CPU core.
     Starved(Vec<(usize, Duration)>),
     /// The user has interrupted the agent.
     Interrupted,
     /// The agent could not start its ranks or its command.
     Failed { machine: &'a str, message: String },
-    /// The run is over for the agent; with the ids of processes that did not die.
+    /// The run is over for the agent. The list holds the ids of processes that SIGKILL did not end.
     Done(Vec<u32>),
     /// The agent is lost.
     Lost { agent: &'a Agent, ranks: &'a BTreeSet<usize>, why: AgentLoss },
@@ -79,7 +79,7 @@ impl Team {
     /// Waits, as the leader, for all other agents of the job, and sends them the id of the run.
     ///
     /// # Errors
-    /// Fails if an agent does not connect within `patience`, or is about to run something else.
+    /// Fails if an agent does not connect within `patience`, or announces a different run.
     pub fn gather(
         role: JobPart,
         settings: &Value,
@@ -88,27 +88,27 @@ impl Team {
         patience: Duration,
     ) -> Result<Self, RendezvousError> {
         let own = role.announced(settings);
-        let came = rendezvous::lead(&own, rendezvous, patience)?;
+        let arrived = rendezvous::lead(&own, rendezvous, patience)?;
         let addresses: Vec<IpAddr> =
-            came.iter().map(|it| it.link.own_address()).collect::<io::Result<_>>()?;
+            arrived.iter().map(|it| it.link.own_address()).collect::<io::Result<_>>()?;
         let address =
             addresses.first().copied().filter(|first| addresses.iter().all(|it| it == first));
-        let beyond = addresses.iter().find(|it| !it.is_loopback());
-        let interface = beyond.and_then(|it| interface_of(*it));
+        let reachable = addresses.iter().find(|it| !it.is_loopback());
+        let interface = reachable.and_then(|it| interface_of(*it));
         let mut members = Vec::new();
-        for (came, address) in came.into_iter().zip(&addresses) {
-            let mut link = came.link;
-            // An agent on this machine may reach the leader over loopback, which agents on other machines cannot.
+        for (arrived, address) in arrived.into_iter().zip(&addresses) {
+            let mut link = arrived.link;
+            // An agent on this machine may reach the leader over loopback, but agents on other machines cannot.
             let interface = interface.clone().filter(|_| address.is_loopback());
-            let agent = came.announced.agent;
+            let agent = arrived.announced.agent;
             let run = run_id.to_owned();
-            // A broken connection is noticed when it is read from.
+            // A broken connection is noticed at the next read.
             let _ = link.say(&AgentMessage::Welcome { run, index: agent.index, interface });
             members.push(TeamMember {
                 ranks: agent.ranks.clone().collect(),
                 agent,
                 has_looked: false,
-                clock_ns: came.clock_ns,
+                clock_ns: arrived.clock_ns,
                 link,
                 state: AgentProgress::Done,
             });
@@ -117,7 +117,7 @@ impl Team {
         Ok(Self { role, members, address, interface, rank_messages: Vec::new() })
     }
 
-    /// Begins a run on all agents, and returns the place of the leader in the run.
+    /// Begins a run on all agents, and returns the leader's share of its ranks.
     pub(crate) fn begin(
         &mut self,
         run_id: &str,
@@ -148,13 +148,13 @@ impl Team {
         for member in &mut self.members {
             member.state = AgentProgress::Busy;
             member.link.heard = Instant::now();
-            // A broken connection is noticed when it is read from.
+            // A broken connection is noticed at the next read.
             let _ = member.link.say(&AgentMessage::Start { run: run_id.to_owned(), repeat, port });
         }
     }
 
-    /// Returns all agents, with the leader first. Each comes with the time by which its clock is ahead of the
-    /// leader's, in nanoseconds.
+    /// Returns all agents, the leader first, each with the time in nanoseconds by which the agent's clock is ahead of
+    /// the leader's clock.
     pub(crate) fn agents(&self) -> impl Iterator<Item = (&Agent, i64)> {
         let others = self.members.iter().map(|member| (&member.agent, member.clock_ns));
         [(&self.role.agent, 0)].into_iter().chain(others)
@@ -192,7 +192,7 @@ impl Team {
         to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
     ) -> Result<(), LaunchError> {
         let mut rank_messages = Vec::new();
-        let loss = self.members[index].hear(&mut rank_messages, to)?;
+        let loss = self.members[index].receive(&mut rank_messages, to)?;
         for rank_message in rank_messages {
             self.pass_on(&rank_message, Some(index));
             self.rank_messages.push(rank_message);
@@ -200,8 +200,8 @@ impl Team {
         self.lose(index, loss, to)
     }
 
-    /// Receives messages of all agents until `is_enough` returns true or until `deadline`, and sends and expects
-    /// heartbeats as [`Team::beat`] does.
+    /// Receives messages of all agents until `is_enough` returns true or until `deadline`. Meanwhile heartbeats are
+    /// sent and expected as in [`Team::beat`].
     pub(crate) fn hear_until(
         &mut self,
         is_enough: fn(&Self) -> bool,
@@ -216,7 +216,7 @@ impl Team {
             for link in ready.descriptors {
                 self.hear(link, to)?;
             }
-            // The heartbeats follow after the messages that arrived while this process was busy.
+            // The messages that arrived while this process was busy are read before an agent can count as silent.
             next = self.beat(silence, to)?;
         }
         Ok(())
@@ -226,7 +226,7 @@ impl Team {
     fn pass_on(&mut self, rank_message: &RankMessage, from: Option<usize>) {
         let others = self.members.iter_mut().enumerate().filter(|(index, _)| Some(*index) != from);
         for (_, member) in others.filter(|(_, it)| it.state == AgentProgress::Busy) {
-            // A broken connection is noticed when it is read from.
+            // A broken connection is noticed at the next read.
             let _ = member.link.say(&AgentMessage::RankMessage(rank_message.clone()));
         }
     }
@@ -256,8 +256,8 @@ impl Team {
         self.members.iter().filter(is_left).all(|it| it.has_looked)
     }
 
-    /// Sends heartbeats, and finds agents that sent nothing for the duration `silence`. Returns the time of the next
-    /// heartbeat.
+    /// Sends heartbeats, and marks agents as lost that sent nothing for the duration `silence`. Returns the time of the
+    /// next heartbeat.
     pub(crate) fn beat(
         &mut self,
         silence: Duration,
@@ -272,7 +272,7 @@ impl Team {
             }
             if now >= link.beat {
                 link.beat = now + BEAT;
-                // A link that is broken shows when it is listened to.
+                // A broken connection is noticed at the next read.
                 let _ = link.say(&AgentMessage::Beat { starved: Vec::new() });
             }
             next = next.min(link.beat);
@@ -332,7 +332,7 @@ impl Team {
         }
     }
 
-    /// Tells all agents, before a run, that the job is over, and the reason.
+    /// Ends the job before a run, and tells all agents the reason.
     pub fn refuse(mut self, why: &str) {
         rendezvous::refuse(self.members.iter_mut().map(|member| &mut member.link), why);
     }
@@ -340,7 +340,7 @@ impl Team {
 
 impl TeamMember {
     /// Receives the messages of this agent. Returns the reason if the agent turns out to be lost.
-    fn hear(
+    fn receive(
         &mut self,
         rank_messages: &mut Vec<RankMessage>,
         to: &mut dyn FnMut(AgentNotice<'_>) -> Result<(), LaunchError>,
@@ -351,8 +351,8 @@ impl TeamMember {
         }
         let is_open = link.send().is_ok() && link.receive() == ChannelState::Open;
         let joins = agent.ranks.is_empty();
-        while let Some(said) = link.next() {
-            let message = match said {
+        while let Some(agent_line) = link.next() {
+            let message = match agent_line {
                 AgentLine::Line { rank, line } if ranks.contains(&rank) => {
                     to(AgentNotice::Report(RankReport::Line { rank, line: Ok(line) }))?;
                     continue;
@@ -364,7 +364,7 @@ impl TeamMember {
                 ranks.extend(Some(*rank).filter(|rank| *rank < MOST_RANKS));
             }
             let is_own = |rank: &usize| ranks.contains(rank);
-            let heard = match message {
+            let notice = match message {
                 AgentMessage::Spawned { rank, pid, agent, t_ns } if is_own(&rank) => {
                     AgentNotice::Report(RankReport::Spawned { rank, pid, agent, t_ns })
                 }
@@ -378,7 +378,7 @@ impl TeamMember {
                     AgentNotice::Report(RankReport::LetGo { rank })
                 }
                 AgentMessage::Told { rank, event }
-                    if joins && rank.iter().all(is_own) && is_told_of_commands(&event) =>
+                    if joins && rank.iter().all(is_own) && is_command_event(&event) =>
                 {
                     AgentNotice::Report(RankReport::Event { rank, event: *event })
                 }
@@ -418,14 +418,14 @@ impl TeamMember {
                 }
                 _ => return Ok(Some(AgentLoss::Garbled)),
             };
-            to(heard)?;
+            to(notice)?;
         }
         Ok((!is_open && *state != AgentProgress::Done).then_some(AgentLoss::Closed))
     }
 }
 
-/// True for an event that the agent of a command may report about its ranks (`launch::joining`).
-fn is_told_of_commands(event: &Event) -> bool {
+/// True for an event that an agent may report about the ranks of its command (`launch::joining`).
+fn is_command_event(event: &Event) -> bool {
     matches!(
         event,
         Event::Failed { .. }

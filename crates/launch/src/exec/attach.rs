@@ -57,7 +57,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
 ];
 
-/// The files of the rank program that the watch code uses, too.
+/// The files of the rank program that the watch code also uses.
 const SHARED: [&str; 11] = [
     "__init__.py",
     "channel.py",
@@ -84,7 +84,7 @@ const SETTINGS: &str = "settings.json";
 /// # Errors
 /// Fails if the run directory cannot be written.
 pub fn write(
-    order: &ExecRequest,
+    request: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
     channels: &Path,
@@ -97,9 +97,9 @@ pub fn write(
         "directory": channels,
         "processes": processes,
         "signal": stack_signal(),
-        "dry": order.dry,
-        "observe": order.observe,
-        "seed": order.seed,
+        "dry": request.dry,
+        "observe": request.observe,
+        "seed": request.seed,
         "patience": PATIENCE_S,
         "unit": UNIT,
     });
@@ -136,19 +136,19 @@ mod tests {
     #[test]
     fn every_python_file_is_written() {
         let attach = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/exec/attach");
-        let mut lying: Vec<String> = ["", "zprobe_exec/"]
+        let mut on_disk: Vec<String> = ["", "zprobe_exec/"]
             .iter()
-            .flat_map(|place| {
+            .flat_map(|folder| {
                 let entries =
-                    fs::read_dir(attach.join(place)).expect("a directory of Python files");
+                    fs::read_dir(attach.join(folder)).expect("a directory of Python files");
                 let names = entries.map(|entry| entry.expect("an entry").file_name());
-                names.map(move |name| format!("{place}{}", name.display())).collect::<Vec<_>>()
+                names.map(move |name| format!("{folder}{}", name.display())).collect::<Vec<_>>()
             })
             .filter(|name| name.ends_with(".py"))
             .collect();
-        lying.sort();
+        on_disk.sort();
         let written: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
-        assert_eq!(lying, written);
+        assert_eq!(on_disk, written);
     }
 
     /// The watch code includes only a few files of the rank program. A missing file would otherwise be noticed only

@@ -1,12 +1,12 @@
-//! `zprobe exec`: runs the training of a user's own script, from its command to a trace.
+//! `zprobe exec`: runs a user's own training script, and records a trace of it.
 //!
-//! The script is not changed. A directory at the head of `PYTHONPATH` has a `sitecustomize` that watches torch in
+//! The script is not changed. A directory at the head of `PYTHONPATH` contains a `sitecustomize` that watches torch in
 //! every Python process of the command (`attach`). A process that calls backward joins the run as a rank
 //! ([`crate::JoiningRun`]), and its reports become the trace.
 //!
-//! Stamps replace the gradients of the leaf parameters in the first step; from them zprobe reads the place of every
-//! element in the optimizers. Codes ([`zprobe_model::spec::code`]) replace the gradients in the next two steps; from them
-//! zprobe reads the weights. Everything else is the script's own. If the script is only observed, gradients stay
+//! Stamps replace the gradients of the leaf parameters in the first step; from the stamps zprobe reads the place of
+//! every element in the optimizers. Codes ([`zprobe_model::spec::code`]) replace the gradients in the next two steps;
+//! from the codes zprobe reads the weights. Nothing else is changed. If the script is only observed, gradients stay
 //! unchanged, and samples of them are recorded instead.
 
 mod attach;
@@ -24,7 +24,8 @@ use zprobe_model::run_dir;
 use zprobe_model::spec::{CODED_SCRIPT, Found, RunSpec, Scale, ScriptOptions, Weighting};
 use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Record};
 
-/// The file in the directory of the channels that this process keeps locked while it lives (`mailbox.py`).
+/// The name of the lock file in the directory of the channels. This process holds the lock until it ends
+/// (`mailbox.py`).
 const LOCK: &str = "zprobe.lock";
 
 /// All inputs of a run of a user's script.
@@ -32,7 +33,7 @@ const LOCK: &str = "zprobe.lock";
 pub struct ExecRequest {
     /// The command, exactly as the user starts it without zprobe.
     pub command: Vec<OsString>,
-    /// True if no optimizer is to step.
+    /// True if optimizers must not step.
     pub dry: bool,
     /// The number of steps whose real gradients are sampled; `None` if codes replace the gradients.
     pub observe: Option<usize>,
@@ -87,14 +88,15 @@ pub struct ScriptEnd {
     pub on_purpose: bool,
 }
 
-/// Runs the script and leaves a trace in `run_dir`, together with the other agents of `team`, if there are any.
+/// Runs the script and leaves a trace in `run_dir`. If there is a `team`, its other agents take part in the run.
 /// `observer` sees each record when the record is written. `is_complete` is called when every rank has finished; the
 /// trace of a script that is only observed is then complete, while the script continues.
 ///
 /// # Errors
-/// Fails if a command does not start, if two commands train separately, or if the run directory cannot be written.
+/// Fails if a command does not start, if the commands of two agents train separately, or if the run directory
+/// cannot be written.
 pub fn record(
-    order: &ExecRequest,
+    request: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
     team: Option<&mut Team>,
@@ -121,11 +123,11 @@ pub fn record(
             _ => {}
         }
     };
-    let ended = join(order, run_id, run_dir, |joining| match team {
+    let ended = join(request, run_id, run_dir, |joining| match team {
         Some(team) => joining.lead(team, &mut observer),
         None => joining.run(&mut observer),
     })?;
-    on_purpose &= order.observe.is_none() && finished.len() == world_size;
+    on_purpose &= request.observe.is_none() && finished.len() == world_size;
     Ok(ScriptEnd { ended, outcome: outcome.flatten(), on_purpose })
 }
 
@@ -135,17 +137,17 @@ pub fn record(
 /// # Errors
 /// Fails like [`record`].
 pub fn follow(
-    order: &ExecRequest,
+    request: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
     leader: &mut Leader,
 ) -> Result<Survivors> {
-    join(order, run_id, run_dir, |joining| joining.follow(leader))
+    join(request, run_id, run_dir, |joining| joining.follow(leader))
 }
 
 /// Prepares `run_dir` for the ranks of the script, and runs the script.
 fn join(
-    order: &ExecRequest,
+    request: &ExecRequest,
     run_id: &str,
     run_dir: &Path,
     run: impl FnOnce(&JoiningRun<'_>) -> Result<Survivors, LaunchError>,
@@ -156,22 +158,22 @@ fn join(
         run_dir::create_dir(directory)
             .with_context(|| format!("cannot write {}", directory.display()))?;
     }
-    let life = run_dir::create(&channels.join(LOCK))
+    let lock_file = run_dir::create(&channels.join(LOCK))
         .with_context(|| format!("cannot write to {}", channels.display()))?;
     // On a file system without locks, ranks cannot see whether this process is alive.
-    let _ = life.lock();
-    let bootstrap = attach::write(order, run_id, &run_dir, &channels, &processes)
+    let _ = lock_file.lock();
+    let bootstrap = attach::write(request, run_id, &run_dir, &channels, &processes)
         .with_context(|| format!("cannot write to {}", run_dir.display()))?;
     let variables = [("PYTHONPATH", attach::python_path(&bootstrap))];
     let command = UserCommand {
-        words: &order.command,
+        words: &request.command,
         variables: &variables,
         channels: &channels,
         processes: &processes,
-        goes_on: order.observe.is_some(),
+        goes_on: request.observe.is_some(),
     };
-    let spec = order.spec();
+    let spec = request.spec();
     let ended = run(&JoiningRun { run_id, spec: &spec, command, run_dir: &run_dir });
-    drop(life);
+    drop(lock_file);
     Ok(ended?)
 }

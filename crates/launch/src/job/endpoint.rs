@@ -7,13 +7,13 @@ use nix::unistd::geteuid;
 use super::variables::JobVariables;
 use super::{Job, Launcher, UnclearRank};
 
-/// The range from which the port of a job without a given port is chosen. The range is below the ports that Linux
-/// assigns to outgoing connections.
+/// The range of the rendezvous port of a job without a given port. The range is below the ports that Linux assigns to
+/// outgoing connections.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// The distance between the rendezvous port of the user's processes and that of zprobe's processes. Further process
-/// groups of the user may take the next ports.
-const BESIDE: u16 = 71;
+/// The distance between the rendezvous port of the user's processes and the rendezvous port of zprobe's processes.
+/// Further process groups of the user may take the next ports.
+const PORT_DISTANCE: u16 = 71;
 
 /// The rendezvous address of a job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Endpoint {
     pub fn beside(self) -> Self {
         match self {
             Self::At { host, port } => {
-                let port = port.checked_add(BESIDE).unwrap_or(port - BESIDE);
+                let port = port.checked_add(PORT_DISTANCE).unwrap_or(port - PORT_DISTANCE);
                 Self::At { host, port }
             }
             // In a TCPStore, zprobe uses its own key.

@@ -1,5 +1,5 @@
-//! Reads the words of a launcher that is started once on each machine: torchrun, `accelerate launch`, and `deepspeed`
-//! without ssh.
+//! Reads the command line of a launcher that is started once on each machine: torchrun, `accelerate launch`, and
+//! `deepspeed` without ssh.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +22,7 @@ struct LauncherFlags {
     machine: &'static str,
     host: &'static str,
     port: &'static str,
-    /// True if environment variables may replace flags (such as `PET_NNODES`).
+    /// True if environment variables (such as `PET_NNODES`) may replace flags.
     variables: bool,
 }
 
@@ -153,7 +153,8 @@ pub(super) fn read(
 /// The launcher that a command starts.
 struct LauncherCommand<'a> {
     flags: LauncherFlags,
-    /// The word for a launcher of other machines that comes before this launcher, such as `srun`; `None` without one.
+    /// The program before this launcher that starts processes on other machines, such as `srun`; `None` if there is no
+    /// such program.
     by: Option<&'a str>,
     /// The words between the launcher and the script.
     words: &'a [String],
@@ -206,7 +207,7 @@ fn end(words: &[String]) -> usize {
     words.iter().enumerate().position(is_script).unwrap_or(words.len())
 }
 
-/// The words and the variables that a launcher reads.
+/// The command-line words and the environment variables that a launcher reads.
 struct LauncherInputs<'a> {
     words: &'a [String],
     /// The environment variables that replace flags; `None` if the launcher does not read such variables.
@@ -330,8 +331,8 @@ mod tests {
                 "--rdzv-backend etcd",
             ),
         ] {
-            let told = of(command).expect_err(command).to_string();
-            assert!(told.starts_with(&format!("`{what}`")), "{command}: {told}");
+            let message = of(command).expect_err(command).to_string();
+            assert!(message.starts_with(&format!("`{what}`")), "{command}: {message}");
         }
         let error = of("srun -N2 torchrun --nnodes 2 --master-addr a t.py").expect_err("srun");
         assert!(error.to_string().starts_with("srun starts processes on"), "{error}");

@@ -5,8 +5,8 @@
 //! launchers, and every descendant inherits them, so launchers nest: torchrun under srun leaves the variables of
 //! both. The innermost launcher counts.
 //!
-//! If a command starts the ranks of one machine, the number of the machine is in the words of the command
-//! (`words.rs`).
+//! If a command starts the ranks of one machine, the number of the machine is on the command line
+//! (`launcher_command.rs`).
 
 mod endpoint;
 mod launcher_command;
@@ -66,7 +66,7 @@ pub struct Job {
     pub on_machine: Option<(usize, usize)>,
     /// The variables or flags from which the job was read, with their values.
     pub evidence: Vec<(&'static str, String)>,
-    /// The rendezvous address that the words of a command name; `None` if environment variables name the address.
+    /// The rendezvous address that the command line names; `None` if environment variables name the address.
     pub endpoint: Option<Endpoint>,
 }
 
@@ -109,8 +109,8 @@ impl Job {
         }
     }
 
-    /// Returns the rendezvous of this job's processes at an address, with the token `token`, or with a token from the
-    /// environment if it is `None`.
+    /// Returns the rendezvous of this job's processes at the address `endpoint`. If `token` is `None`, the token is
+    /// made from facts that all processes of the job share.
     pub fn meeting(&self, endpoint: Endpoint, token: Option<String>) -> JobRendezvous {
         let own = || endpoint::token(&endpoint, &JobVariables(&of_this_process));
         let token = token.unwrap_or_else(own);
@@ -132,8 +132,8 @@ impl fmt::Display for Job {
             index => write!(f, "{kind} {index} of {size}")?,
         }
         write!(f, ", started by {launcher} (")?;
-        for (place, (name, value)) in evidence.iter().enumerate() {
-            let comma = if place == 0 { "" } else { ", " };
+        for (position, (name, value)) in evidence.iter().enumerate() {
+            let comma = if position == 0 { "" } else { ", " };
             write!(f, "{comma}{name}={value}")?;
         }
         f.write_str(")")

@@ -96,7 +96,8 @@ const TORCHRUN: VariableNames = VariableNames {
 const NODE: VariableNames =
     VariableNames { launcher: Launcher::Node, job: ["RANK", "WORLD_SIZE"], machine: None };
 
-/// The flags of torchrun as variables. Operators use them to start one process for each node.
+/// The variables that replace flags of torchrun. Cluster operators set these variables to start one process for each
+/// node.
 const NODE_OF_TORCHRUN: VariableNames =
     VariableNames { launcher: Launcher::Node, job: ["PET_NODE_RANK", "PET_NNODES"], machine: None };
 
@@ -124,23 +125,25 @@ pub(super) struct JobVariables<'a>(pub(super) &'a dyn Fn(&str) -> Option<String>
 /// Reads the number of a process in its job from the environment variables.
 pub(super) fn read(variables: &JobVariables<'_>) -> Result<Option<Job>, UnclearRank> {
     if variables.are_set(&["LOCAL_RANK"]) || variables.are_set(&["TORCHELASTIC_RUN_ID"]) {
-        return variables.place(&TORCHRUN);
+        return variables.read_job(&TORCHRUN);
     }
     for node in [NODE, NODE_OF_TORCHRUN] {
         if variables.are_set(&node.job) {
-            return Ok(variables.place(&node)?.filter(|job| job.size > 1));
+            return Ok(variables.read_job(&node)?.filter(|job| job.size > 1));
         }
     }
     let among_several = |job: &Job| job.size > 1;
     // srun sets no variables of Open MPI. The variables of PMI are srun's own (`--mpi=pmi2`) if they agree with
     // Slurm's; if they differ, an mpirun used srun to start its daemons.
-    let mpi =
-        variables.place_if_set(&OPEN_MPI)?.or(variables.place_if_set(&PMI)?).filter(among_several);
+    let mpi = variables
+        .read_job_if_set(&OPEN_MPI)?
+        .or(variables.read_job_if_set(&PMI)?)
+        .filter(among_several);
     let srun = match variables.is_step_of_srun()? {
         true => variables
-            .place_if_set(&SRUN)?
+            .read_job_if_set(&SRUN)?
             .filter(among_several)
-            .map(|job| Job { on_machine: variables.place_on_node_of_slurm(), ..job }),
+            .map(|job| Job { on_machine: variables.task_on_node_of_slurm(), ..job }),
         false => None,
     };
     Ok(match (srun, mpi) {
@@ -173,7 +176,7 @@ impl JobVariables<'_> {
     /// Returns the number of this Slurm task among the tasks on its node, and the number of these tasks. Slurm writes
     /// the task counts as a list over all nodes: `2(x3),1` means two tasks on each of the first three nodes and one
     /// task on the last.
-    fn place_on_node_of_slurm(&self) -> Option<(usize, usize)> {
+    fn task_on_node_of_slurm(&self) -> Option<(usize, usize)> {
         let [local, mut node] = ["SLURM_LOCALID", "SLURM_NODEID"].map(|name| self.number(name));
         let list = self.get("SLURM_STEP_TASKS_PER_NODE")?;
         for tasks in list.split(',') {
@@ -193,12 +196,12 @@ impl JobVariables<'_> {
     }
 
     /// Returns the job that a launcher's variables describe, or `None` if the first of the variables is not set.
-    fn place_if_set(&self, names: &VariableNames) -> Result<Option<Job>, UnclearRank> {
-        if self.are_set(&names.job[..1]) { self.place(names) } else { Ok(None) }
+    fn read_job_if_set(&self, names: &VariableNames) -> Result<Option<Job>, UnclearRank> {
+        if self.are_set(&names.job[..1]) { self.read_job(names) } else { Ok(None) }
     }
 
     /// Returns the job that a launcher's variables describe. The variables must be set.
-    fn place(&self, names: &VariableNames) -> Result<Option<Job>, UnclearRank> {
+    fn read_job(&self, names: &VariableNames) -> Result<Option<Job>, UnclearRank> {
         let (index, size) = match self.pair(names.job)? {
             [Some(index), Some(size)] => (index, size),
             [index, _] => {
@@ -208,8 +211,8 @@ impl JobVariables<'_> {
                 if index.is_some() {
                     missing.reverse();
                 }
-                let beside = [first, second, "LOCAL_RANK", "TORCHELASTIC_RUN_ID"];
-                let present = beside.into_iter().find(|name| is_set(name)).unwrap_or(second);
+                let candidates = [first, second, "LOCAL_RANK", "TORCHELASTIC_RUN_ID"];
+                let present = candidates.into_iter().find(|name| is_set(name)).unwrap_or(second);
                 return Err(UnclearRank::Missing { present, missing: missing[0] });
             }
         };

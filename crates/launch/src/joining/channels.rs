@@ -26,7 +26,7 @@ impl Channels {
         Self { directory: directory.to_owned(), ranks: BTreeMap::new() }
     }
 
-    /// Opens the channels that are new. Returns their ranks with the process ids.
+    /// Opens the new channels. Returns the rank and the process id of each.
     pub(super) fn look_for_new(&mut self) -> io::Result<Vec<(usize, u32)>> {
         let mut new = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -45,14 +45,14 @@ impl Channels {
     /// Reports the new lines of all channels.
     pub(super) fn hear(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         for (&rank, channel) in &mut self.ranks {
-            hear(rank, channel, sink)?;
+            report_new_lines(rank, channel, sink)?;
         }
         Ok(())
     }
 }
 
 /// Reports the new lines of one rank.
-fn hear(
+fn report_new_lines(
     rank: usize,
     channel: &mut Option<Channel>,
     sink: &mut ReportSink<'_>,
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the lines that are new, each after the number of its rank.
-    fn heard(channels: &mut Channels) -> Vec<String> {
+    /// Returns the new lines, each with the number of its rank in front.
+    fn new_lines(channels: &mut Channels) -> Vec<String> {
         let mut lines = Vec::new();
         let mut sink = |report: RankReport<'_>| {
             if let RankReport::Line { rank, line: Ok(line) } = report {
@@ -118,26 +118,26 @@ mod tests {
         let (mut first, _other) = (open("1-20.jsonl"), open("mail"));
         assert_eq!(channels.look_for_new().expect("a directory"), [(1, 20)]);
         first.write_all(b"one\ntw").expect("room");
-        assert_eq!(heard(&mut channels), ["1 one"]);
-        assert!(heard(&mut channels).is_empty());
+        assert_eq!(new_lines(&mut channels), ["1 one"]);
+        assert!(new_lines(&mut channels).is_empty());
         let mut again = open("1-30.jsonl");
         again.write_all(b"of a rank that was started once more\n").expect("room");
         assert!(channels.look_for_new().expect("a directory").is_empty());
         first.write_all(b"o\n").expect("room");
-        assert_eq!(heard(&mut channels), ["1 two"]);
+        assert_eq!(new_lines(&mut channels), ["1 two"]);
     }
 
     #[test]
-    fn a_rank_that_unlinks_its_file_is_let_go_behind_its_last_line() {
+    fn a_rank_that_unlinks_its_file_is_let_go_after_its_last_line() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut channels = Channels::in_dir(dir.path());
         let path = dir.path().join("3-1.jsonl");
         fs::write(&path, "last\nhal").expect("room");
         channels.look_for_new().expect("a directory");
         fs::remove_file(&path).expect("a file");
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         let mut sink = |report: RankReport<'_>| {
-            told.push(match report {
+            reports.push(match report {
                 RankReport::Line { rank, .. } => format!("line {rank}"),
                 RankReport::LetGo { rank } => format!("let go {rank}"),
                 _ => "else".to_owned(),
@@ -146,7 +146,7 @@ mod tests {
         };
         channels.hear(&mut sink).expect("a sink");
         channels.hear(&mut sink).expect("a sink");
-        assert_eq!(told, ["line 3", "let go 3"]);
+        assert_eq!(reports, ["line 3", "let go 3"]);
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
         let text = format!("{}\nend\n", "x".repeat(5 << 20));
         fs::write(dir.path().join("0-1.jsonl"), text).expect("room");
         channels.look_for_new().expect("a directory");
-        let lines = heard(&mut channels);
+        let lines = new_lines(&mut channels);
         assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [(5 << 20) + 2, 5]);
     }
 }

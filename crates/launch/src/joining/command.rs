@@ -41,8 +41,7 @@ impl ChildCommand {
         let goes_on = of.goes_on;
         let prepare = move || {
             if !goes_on {
-                // A launcher ends its ranks when it is terminated, and does not when it is killed, so the signal is
-                // SIGTERM.
+                // A launcher ends its ranks on SIGTERM and cannot do so on SIGKILL, so the signal is SIGTERM.
                 prctl::set_pdeathsig(Signal::SIGTERM)?;
             }
             signals::start_anew()
@@ -55,7 +54,7 @@ impl ChildCommand {
         Ok(Self { pid: Pid::from_raw(child.id().cast_signed()), outcome: None, was_asked: false })
     }
 
-    /// Notes whether the process has ended. Returns true if its end was noticed in this call.
+    /// Checks whether the process has ended. Returns true if this call noticed the end.
     pub(super) fn reap(&mut self) -> bool {
         if self.outcome.is_none() {
             self.outcome = outcome_of(self.pid);

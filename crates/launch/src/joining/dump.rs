@@ -26,12 +26,12 @@ impl From<(String, Option<usize>, String)> for RawFrame {
 pub struct Dump {
     /// The signal that ended the process; `None` if no signal caused the dump.
     pub signal: Option<i32>,
-    /// The frames of each thread, the innermost frame first, with the thread's id. Of a thread that was dumped twice,
-    /// only the last dump is kept.
+    /// The frames of each thread, the innermost frame first, with the thread's id. If a thread was dumped twice, only
+    /// its last dump is kept.
     pub stacks: Vec<(u64, Vec<RawFrame>)>,
 }
 
-/// The names by which `faulthandler` calls fatal signals.
+/// The names that `faulthandler` writes for fatal signals.
 const FATAL: [(&str, Signal); 6] = [
     ("Segmentation fault", Signal::SIGSEGV),
     ("Aborted", Signal::SIGABRT),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_thread_that_was_dumped_twice_the_last_stack_is_told() {
+    fn only_the_last_stack_of_a_thread_that_was_dumped_twice_is_kept() {
         let dump = |line: usize| {
             format!("Thread 0x1 (most recent call first):\n  File \"a.py\", line {line} in f\n")
         };

@@ -1,7 +1,7 @@
 //! The mailbox of the ranks of one machine: a directory with one file for each message.
 //!
-//! The ranks of one machine read each other's messages from this directory without help (`mailbox.py`). The agents
-//! carry messages from one machine to another.
+//! A rank reads the messages of the other ranks of its machine directly from this directory (`mailbox.py`). The agents
+//! pass messages on from one machine to another.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,8 +53,8 @@ impl Mailbox {
     /// Announces that a rank of this machine is gone, so that no other rank waits for its messages.
     pub(super) fn say_gone(&self, rank: usize) {
         let RankMessage { name, text } = RankMessage::of_gone(rank);
-        // If no message was posted, or the mailbox is not writable, the other ranks wait no longer than their own
-        // patience.
+        // If no message was posted, or the mailbox is not writable, the other ranks stop waiting after their own
+        // timeout.
         if self.directory.exists() {
             let _ = self.write(&name, &text);
         }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_goes_from_one_machine_to_another_and_not_back() {
+    fn a_message_goes_from_one_machine_to_another_and_not_back() {
         let here = tempfile::tempdir().expect("a directory");
         let there = tempfile::tempdir().expect("a directory");
         let [mut first, mut second] = [here.path(), there.path()].map(Mailbox::below);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_stays_in_the_mailbox() {
+    fn a_message_stays_in_the_mailbox() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut mailbox = Mailbox::below(dir.path());
         for name in ["../0-1.jsonl", ".hidden", "/etc/passwd", "a/b", ""] {

@@ -1,4 +1,5 @@
-//! Ranks that join a run: Python processes of a user's command, which zprobe does not start one by one.
+//! Ranks that join a run: Python processes of a user's command. zprobe starts the command, and the command starts the
+//! ranks.
 //!
 //! A process becomes a rank at its first backward. The process creates a file in the directory of the channels, named
 //! after its rank and its process id, and writes the records of `docs/protocol.md` to this file. zprobe reads the
@@ -34,8 +35,8 @@ use zprobe_model::trace::{Event, Outcome};
 /// notice a crash late.
 const CRASH_GRACE: Duration = Duration::from_secs(90);
 
-/// The time that the command has to end once every rank has finished. Launchers check their ranks only every few
-/// seconds.
+/// The time for which the command may keep running after every rank has finished. Launchers check their ranks only
+/// every few seconds.
 const LINGER_GRACE: Duration = Duration::from_secs(10);
 
 /// The interval between two checks of the files that the ranks write.
@@ -69,10 +70,9 @@ pub(super) struct Joined<'a> {
     mailbox: Mailbox,
     /// The process id of each known rank.
     pids: BTreeMap<usize, u32>,
-    /// The start time of each rank's process that runs on this machine and in the same PID namespace as zprobe, in
-    /// clock ticks.
+    /// The start time, in clock ticks, of each rank process on this machine and in zprobe's PID namespace.
     here: BTreeMap<usize, u64>,
-    /// The ranks whose processes were on this machine, and are gone.
+    /// The ranks whose processes ran on this machine and have exited.
     gone: BTreeSet<usize>,
     /// The ranks whose processes were still running when the run was ended.
     at_the_end: BTreeSet<usize>,
@@ -81,7 +81,7 @@ pub(super) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// Starts the command. `agent` is the number of this agent if the run has several.
+    /// Starts the command. `agent` is the number of this agent if the run has several agents.
     pub(super) fn start(
         of: &UserCommand<'a>,
         run: &'a str,
@@ -105,10 +105,10 @@ impl<'a> Joined<'a> {
     }
 
     /// Reads the new lines and messages of the ranks, and reports ranks that have joined since the last call.
-    fn hear(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
+    fn report_new(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
         let unreadable = LaunchError::unreadable(self.of.channels);
         for (rank, pid) in self.channels.look_for_new().map_err(unreadable)? {
-            self.introduce(rank, pid, sink)?;
+            self.add_rank(rank, pid, sink)?;
         }
         if self.agent.is_some() {
             let unreadable = LaunchError::unreadable(self.of.channels);
@@ -121,7 +121,7 @@ impl<'a> Joined<'a> {
     }
 
     /// Notes and reports the process of a rank.
-    fn introduce(
+    fn add_rank(
         &mut self,
         rank: usize,
         pid: u32,
@@ -133,7 +133,7 @@ impl<'a> Joined<'a> {
         sink(RankReport::Spawned { rank, pid, agent: self.agent, t_ns: now_ns() })
     }
 
-    /// Returns the ranks, with process ids, whose processes run on this machine as far as is known.
+    /// Returns the ranks, with their process ids, whose processes on this machine have not been seen to exit.
     fn left(&self) -> impl Iterator<Item = (usize, u32)> {
         let is_left = |rank: &usize| self.here.contains_key(rank) && !self.gone.contains(rank);
         let all = self.pids.iter().map(|(rank, pid)| (*rank, *pid));
@@ -147,7 +147,7 @@ impl<'a> Joined<'a> {
         let gone: Vec<usize> = self.left().filter(is_gone).map(|(rank, _)| rank).collect();
         if !gone.is_empty() {
             // The last lines that these ranks wrote are reported first.
-            self.hear(sink)?;
+            self.report_new(sink)?;
         }
         for rank in gone {
             self.gone.insert(rank);
@@ -174,8 +174,8 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Returns the outcome of a rank that is the command itself, or that ended together with the command by a signal.
-    /// Returns `None` if zprobe has asked the command to end because another agent said so.
+    /// Returns the outcome of a rank whose process is the command itself, or which a signal ended together with the
+    /// command. Returns `None` if zprobe has asked the command to end on the request of another agent.
     fn ended_with_command(&self, rank: usize, processes: &PythonProcesses) -> Option<Outcome> {
         if self.command.was_asked {
             return None;
@@ -202,13 +202,13 @@ impl RankProcesses for Joined<'_> {
     }
 
     fn reap(&mut self, sink: &mut ReportSink<'_>) -> Result<(), LaunchError> {
-        if self.command.reap() { self.hear(sink) } else { Ok(()) }
+        if self.command.reap() { self.report_new(sink) } else { Ok(()) }
     }
 
     fn look(&mut self, sink: &mut ReportSink<'_>) -> Result<Option<Instant>, LaunchError> {
         let now = Instant::now();
         if now >= self.next_look {
-            self.hear(sink)?;
+            self.report_new(sink)?;
             self.look_for_ends(sink)?;
             self.next_look = now + LOOK;
         }
@@ -241,7 +241,7 @@ impl RankProcesses for Joined<'_> {
             .filter(|(rank, _)| !self.pids.contains_key(rank))
             .map(|(rank, process)| (rank, process.pid()))
             .collect();
-        silent.into_iter().try_for_each(|(rank, pid)| self.introduce(rank, pid, sink))?;
+        silent.into_iter().try_for_each(|(rank, pid)| self.add_rank(rank, pid, sink))?;
         let stopped = self.left().filter(|(_, pid)| stat::is_stopped(*pid));
         stopped
             .map(|(rank, _)| Event::RankStopped { rank })
@@ -278,7 +278,7 @@ impl RankProcesses for Joined<'_> {
         }
         let survivors = self.strays.end();
         self.command.reap();
-        self.hear(sink)?;
+        self.report_new(sink)?;
         let outcome = self.command.outcome;
         sink(RankReport::Event { rank: None, event: Event::CommandEnded { outcome } })?;
         Ok(survivors)
@@ -316,8 +316,8 @@ impl RankProcesses for Joined<'_> {
             }
         }
         for rank in of_ranks.keys().chain(self.pids.keys()) {
-            let told = of_ranks.get(rank).and_then(|process| processes.outcome(process));
-            let outcome = told.filter(|_| !has_finished(*rank));
+            let reported = of_ranks.get(rank).and_then(|process| processes.outcome(process));
+            let outcome = reported.filter(|_| !has_finished(*rank));
             let outcome = outcome
                 .unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why, &processes));
             sink(RankReport::Ended { rank: *rank, outcome, t_ns: now_ns() })?;

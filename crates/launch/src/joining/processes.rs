@@ -21,7 +21,7 @@ use zprobe_model::trace::{Event, Frame, Outcome};
 /// The size of the largest process file that is read, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The start of the names of Python's own files that import modules. Their frames are left out, as in tracebacks.
+/// The prefix of the file names in frames of Python's import system. Such frames are left out, as in tracebacks.
 const IMPORT: &str = "<frozen importlib";
 
 /// The largest number of frames that `faulthandler` writes for one thread.
@@ -92,13 +92,13 @@ impl PythonProcess {
         let (mut about, mut failure, mut exit) = (None, None, None);
         for line in text.lines().filter(|line| line.starts_with('{')) {
             match serde_json::from_str(line) {
-                Ok(ProcessLine::Process(said)) => about = Some(said),
-                Ok(ProcessLine::Failed(said)) => failure = Some(said),
+                Ok(ProcessLine::Process(facts)) => about = Some(facts),
+                Ok(ProcessLine::Failed(exception)) => failure = Some(exception),
                 Ok(ProcessLine::Exiting { code, message }) => {
                     exit = Some(code);
-                    let said = message.map(|message| format!("sys.exit: {message}"));
+                    let message = message.map(|message| format!("sys.exit: {message}"));
                     failure = failure.or_else(|| {
-                        said.map(|message| UncaughtException { message, frames: Vec::new() })
+                        message.map(|message| UncaughtException { message, frames: Vec::new() })
                     });
                 }
                 Ok(ProcessLine::Slipped {}) | Err(_) => {}
@@ -126,8 +126,8 @@ impl PythonProcess {
         self.about.pid
     }
 
-    /// Returns the stacks of the process as events of the rank `rank`: the stack of the main thread, or of the
-    /// exception that ended the process, and the stacks of other threads with code of the user's own.
+    /// Returns the stacks of the process as events of the rank `rank`: the stack of the exception that ended the
+    /// process, or else the stacks of the main thread and of all other threads that run the user's own code.
     pub fn stacks_taken(&self, rank: usize) -> Vec<Event> {
         let taken = |thread, frames: &[RawFrame]| Event::StackTaken {
             rank,
@@ -182,8 +182,8 @@ impl PythonProcess {
             Some(around) => around,
             None => it,
         });
-        let mut places = foreign.chain([&*self.about.directory]);
-        let inside = places.find_map(|it| path.strip_prefix(it).ok());
+        let mut roots = foreign.chain([&*self.about.directory]);
+        let inside = roots.find_map(|it| path.strip_prefix(it).ok());
         let name = || path.file_name().map(Path::new).unwrap_or(path);
         let is_short = path.is_relative() && !path.starts_with("..");
         inside.unwrap_or_else(|| if is_short { path } else { name() }).display().to_string()
@@ -268,8 +268,8 @@ impl PythonProcesses {
         })
     }
 
-    /// Returns the signal that ended a launcher, as torchrun reports it in an exception, or `None` without such a
-    /// report.
+    /// Returns the signal that ended the launcher with the process id `pid`, if torchrun has reported the signal in an
+    /// exception.
     pub fn signal_of_launcher(&self, pid: u32) -> Option<i32> {
         let launcher = self.0.iter().rfind(|process| process.pid() == pid)?;
         let (_, number) = launcher.failure()?.rsplit_once(GOT_SIGNAL)?;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_told_without_what_is_private_in_them() {
+    fn paths_are_shown_without_their_private_part() {
         let files = [
             ("/src/torch/nn/linear.py", "torch/nn/linear.py:1 (f)", false),
             ("/home/me/env/lib/site-packages/numpy/core.py", "numpy/core.py:1 (f)", false),
@@ -387,12 +387,12 @@ mod tests {
 
     #[test]
     fn torchrun_tells_how_ranks_ended_but_for_those_that_it_ended_itself() {
-        let told = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n\
+        let message = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n\
                     exitcode  : -15 (pid: 4712)\n  exitcode  : 3 (pid: 4713)\n\
                     Root Cause (first observed failure):\n  exitcode  : -15 (pid: 4714)\n";
         let first = (4714, Outcome::Signal(15));
         let expected = [(4711, Outcome::Signal(9)), (4713, Outcome::Code(3)), first];
-        assert_eq!(exits(told).collect::<Vec<_>>(), expected);
+        assert_eq!(exits(message).collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_has_started_is_not_the_rank() {
+    fn a_process_that_a_rank_has_started_is_not_the_rank() {
         let worker = ABOUT.replace("\"pid\":7,\"parent\":1", "\"pid\":8,\"parent\":7");
         let processes = [ABOUT, &worker].map(|text| PythonProcess::parse(text).expect("a process"));
         let processes = PythonProcesses(processes.into());
