@@ -34,10 +34,11 @@ struct PoolMessage {
     descriptors: Vec<OwnedFd>,
 }
 
-/// Returns in a new process for each run of a pool; returns at once if this program was started for a single run.
+/// Forks a new process for each run of a pool, and returns in the new processes. If this program was started for a
+/// single run, the function returns at once.
 ///
-/// The new process is like one that was started for the run: it has the run's variables and descriptors, and its output
-/// goes to the run's logs. The pool process itself exits when the launcher closes the socket.
+/// A new process has the run's variables and descriptors, and its output goes to the run's logs, as if the launcher had
+/// started the process for the run. The pool process itself exits when the launcher closes the socket.
 pub fn wait_for_run() -> Result<()> {
     let Some(socket) = optional_descriptor(contract::POOL_FD)? else { return Ok(()) };
     fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -118,7 +119,7 @@ fn fork_twice() -> Result<Option<Pid>> {
     }
 }
 
-/// Turns this process into the host that the launcher would have started for the run.
+/// Turns this process into the rank host of a run, as if the launcher had started the process for the run.
 fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<()> {
     let mut descriptors = message.descriptors.into_iter();
     let mut next = || descriptors.next().context("the run message lacks file descriptors");
@@ -130,7 +131,7 @@ fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<(
     while getppid() == go_between {
         thread::sleep(ADOPTION_POLL);
     }
-    // This must follow the loop: otherwise the exit of the intermediate process would kill the host.
+    // This call must follow the loop: otherwise the exit of the intermediate process would kill the host.
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != launcher {
         bail!("zprobe is gone, or has not adopted this process");

@@ -24,14 +24,14 @@ pub trait BucketReduction {
     /// Waits until all buckets are averaged.
     fn finish(&mut self) -> Result<()>;
 
-    /// This rank's partition of the gradients that are averaged so far.
+    /// This rank's partition of the gradients that have been averaged so far.
     fn averaged(&self) -> &Tensor;
 
     /// Sets the averaged gradients of the step to zero.
     fn zero(&mut self) -> Result<()>;
 }
 
-/// The reduction of the sound engine, which averages buckets into this rank's partition.
+/// The reduction of the engine without faults, which averages buckets into this rank's partition.
 pub struct Reducer {
     context: Rc<Context>,
     way: ReductionCollective,
@@ -43,7 +43,7 @@ pub struct Reducer {
     launched: Option<RunningReduction>,
 }
 
-/// The collective that brings gradients to their owners.
+/// The collective that reduces gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReductionCollective {
     /// An all-reduce: each rank gets the whole bucket.
@@ -109,7 +109,7 @@ impl Reducer {
         }
     }
 
-    /// Starts an all-reduce of a bucket; afterwards each rank keeps the slices that it owns.
+    /// Starts an all-reduce of a bucket, after which each rank keeps the slices that it owns.
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let pending =
             self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
@@ -121,7 +121,7 @@ impl Reducer {
         Ok(RunningReduction { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
-    /// Starts a separate reduction for each owner, because ranks own parts of different sizes, or nothing.
+    /// Starts a separate reduction for each owner, because ranks own parts of different sizes, or no part at all.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let placed = self.placed(params);
         let mut launched = RunningReduction { pending: Vec::new(), arrivals: Vec::new() };

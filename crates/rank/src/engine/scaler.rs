@@ -10,12 +10,12 @@ use zprobe_model::spec::{Dtype, LossScale, RunSpec};
 const SCALE_FACTOR: f64 = 2.0;
 /// The number of steps without overflow after which the loss scale grows (`loss_scale_window`).
 const WINDOW: usize = 1000;
-/// The loss scale shrinks from this overflow on (`hysteresis`).
+/// The number of the first overflow that shrinks the loss scale, counted from 1 (`hysteresis`).
 const HYSTERESIS: u32 = 2;
 /// The smallest loss scale (`min_loss_scale`).
 const SMALLEST: f64 = 1.0;
 
-/// A loss scaler: losses are multiplied by the scale, and gradients divided.
+/// An algorithm for the loss scale, by which losses are multiplied and gradients are divided.
 pub trait Scaler {
     /// The loss scale of the current step.
     fn scale(&self) -> f64;
@@ -27,11 +27,11 @@ pub trait Scaler {
     fn update(&mut self, overflow: bool);
 }
 
-/// A static or dynamic loss scale, with the state of the dynamic one.
+/// A static or dynamic loss scale, with the counters of a dynamic scale.
 pub struct LossScaler {
     scale: f64,
     is_dynamic: bool,
-    /// The scale shrinks at an overflow if this counter has come down to 1.
+    /// The number of overflows up to and including the one that shrinks the scale.
     hysteresis: u32,
     /// The number of steps since the last overflow.
     calm: usize,
