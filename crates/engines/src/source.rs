@@ -81,11 +81,11 @@ fn inner(value: &Value) -> String {
 
 /// The settings of an engine as keyword arguments that follow other arguments. Leaves out the settings in `other`,
 /// which are not arguments, and settings that are false or not set, as in torch's defaults.
-pub fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
+pub fn arguments(options: &impl Serialize, other: &[&str]) -> String {
     let Ok(Value::Object(options)) = serde_json::to_value(options) else { return String::new() };
     let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
     let options =
-        options.iter().filter(|(name, value)| !beside.contains(&name.as_str()) && is_set(value));
+        options.iter().filter(|(name, value)| !other.contains(&name.as_str()) && is_set(value));
     options.map(|(name, value)| format!(", {name}={}", inner(value))).collect()
 }
 

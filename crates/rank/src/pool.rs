@@ -50,9 +50,9 @@ pub fn wait_for_run() -> Result<()> {
         let Some(message) = receive(&socket)? else { exit_now(0) };
         match fork_twice() {
             Ok(None) => {}
-            Ok(Some(go_between)) => {
+            Ok(Some(intermediate)) => {
                 drop(socket);
-                return become_host(launcher, go_between, message);
+                return become_host(launcher, intermediate, message);
             }
             // Dropping the message closes the answer's descriptor, so that the launcher learns of the failure.
             Err(err) => {
@@ -65,11 +65,11 @@ pub fn wait_for_run() -> Result<()> {
 /// Receives the next message; `None` if the launcher has closed the socket.
 fn receive(socket: &OwnedFd) -> Result<Option<PoolMessage>> {
     let mut text = vec![0; MESSAGE_LIMIT];
-    let mut beside = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
+    let mut control = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
     let (length, whole, descriptors) = loop {
         let mut parts = [IoSliceMut::new(&mut text)];
         let (fd, flags) = (socket.as_raw_fd(), MsgFlags::empty());
-        match recvmsg::<()>(fd, &mut parts, Some(&mut beside), flags) {
+        match recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) {
             Ok(received) => {
                 let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
                 break (received.bytes, !received.flags.intersects(cut), take(&received)?);
@@ -88,12 +88,12 @@ fn receive(socket: &OwnedFd) -> Result<Option<PoolMessage>> {
 
 /// Takes ownership of the file descriptors in a message.
 fn take(received: &RecvMsg<'_, '_, ()>) -> Result<Vec<OwnedFd>> {
-    let beside = received.cmsgs().context(
+    let control = received.cmsgs().context(
         "the file descriptors of a run did not arrive: this process may not open more files; raise \
          the limit with `ulimit -n`",
     )?;
     let mut descriptors = Vec::new();
-    for part in beside {
+    for part in control {
         if let ControlMessageOwned::ScmRights(fds) = part {
             // SAFETY: the kernel has just opened these descriptors for this process, and nothing else owns them.
             descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
@@ -110,17 +110,17 @@ fn fork_twice() -> Result<Option<Pid>> {
         while waitpid(child, None) == Err(Errno::EINTR) {}
         return Ok(None);
     }
-    let go_between = getpid();
+    let intermediate = getpid();
     // SAFETY: this process has one thread, so the child may do anything that the parent may.
     match unsafe { fork() }.context("cannot fork the host of a run") {
-        Ok(ForkResult::Child) => Ok(Some(go_between)),
+        Ok(ForkResult::Child) => Ok(Some(intermediate)),
         Ok(ForkResult::Parent { .. }) => exit_now(0),
         Err(err) => exit_now(complain(&err)),
     }
 }
 
 /// Turns this process into the rank host of a run, as if the launcher had started the process for the run.
-fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<()> {
+fn become_host(launcher: Pid, intermediate: Pid, message: PoolMessage) -> Result<()> {
     let mut descriptors = message.descriptors.into_iter();
     let mut next = || descriptors.next().context("the run message lacks file descriptors");
     let answer = next()?;
@@ -128,7 +128,7 @@ fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<(
     dup2_stderr(next()?)?;
     let (store, host_channel) = (next()?, next()?);
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    while getppid() == go_between {
+    while getppid() == intermediate {
         thread::sleep(ADOPTION_POLL);
     }
     // This call must follow the loop: otherwise the exit of the intermediate process would kill the host.

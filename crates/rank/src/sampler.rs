@@ -47,13 +47,13 @@ impl Sampler {
         if !spec.recording.sampled {
             return None;
         }
-        let windows = WindowChoice { size: Plan::code(spec).length(), seed: spec.seed };
+        let choice = WindowChoice { size: Plan::code(spec).length(), seed: spec.seed };
         let ranks = (0..spec.world_size).map(|rank| partitioning.layout(rank));
         let ends = ends(&ranks.collect::<Vec<_>>());
         let full = cut(plan.segments(), &ends);
         let layouts = BTreeMap::from([
-            (LayoutName::Full, windows.choose(&full)),
-            (LayoutName::Partition, windows.choose(&partitioning.layout(owner))),
+            (LayoutName::Full, choice.choose(&full)),
+            (LayoutName::Partition, choice.choose(&partitioning.layout(owner))),
         ]);
         Some(Self { layouts })
     }
@@ -131,14 +131,14 @@ impl WindowChoice {
             starts.push(usize::try_from(state % (len - size) as u64).unwrap_or(0));
         }
         starts.sort_unstable();
-        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut windows: Vec<Range<usize>> = Vec::new();
         for start in starts {
-            match runs.last_mut() {
+            match windows.last_mut() {
                 Some(last) if start <= last.end => last.end = last.end.max(start + size),
-                _ => runs.push(start..start + size),
+                _ => windows.push(start..start + size),
             }
         }
-        runs
+        windows
     }
 }
 

@@ -58,11 +58,11 @@ impl Search {
 
 /// Returns true if a match is a separate word, or a complete path if `is_word` is false: `al` is not found in `total`,
 /// and `/home/al` is not found in `/home/al-2`.
-fn is_apart(before: &str, behind: &str, is_word: bool) -> bool {
+fn is_apart(before: &str, after: &str, is_word: bool) -> bool {
     // The last character of a percent escape is a letter or a digit, but not a part of a word.
     let escaped = before.len() >= 3 && before.as_bytes()[before.len() - 3] == b'%';
     let goes_on = |c: char| c.is_alphanumeric() || !is_word && matches!(c, '_' | '-');
-    (is_word && escaped || !before.ends_with(char::is_alphanumeric)) && !behind.starts_with(goes_on)
+    (is_word && escaped || !before.ends_with(char::is_alphanumeric)) && !after.starts_with(goes_on)
 }
 
 /// All forms of a text. Only secrets are also searched for in base64, where a text may begin at any of three byte

@@ -175,8 +175,8 @@ impl Engine {
     /// Passes all gradients of a backward pass to the flow.
     fn hand_over(&self) -> Result<()> {
         let params = self.model.parameters();
-        let mut there = (0..params.len()).filter(|&param| params[param].grad().defined());
-        there.try_for_each(|param| self.flow.borrow_mut().arrived(param))
+        let mut with_gradient = (0..params.len()).filter(|&param| params[param].grad().defined());
+        with_gradient.try_for_each(|param| self.flow.borrow_mut().arrived(param))
     }
 
     /// Records the gradient of only this microbatch, which autograd computes without any hook or buffer. The loss has

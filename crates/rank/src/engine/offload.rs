@@ -17,7 +17,7 @@ pub struct HostGradient {
     /// The stream in which copies from a GPU run in parallel to the computation; `None` on the CPU.
     stream: Option<SideStream>,
     /// The copy in progress, if there is one.
-    going: Option<HostCopy>,
+    running: Option<HostCopy>,
 }
 
 impl HostGradient {
@@ -33,7 +33,7 @@ impl HostGradient {
         if stream.is_some() {
             buffer = buffer.f_pin_memory(context.device)?;
         }
-        Ok(Some(Self { buffer, stream, going: None }))
+        Ok(Some(Self { buffer, stream, running: None }))
     }
 
     /// Replaces the content of the host buffer by the averaged gradient. If this gradient is on a GPU, the function
@@ -43,7 +43,7 @@ impl HostGradient {
         let Some(stream) = &self.stream else { return Ok(self.buffer.f_copy_(averaged)?) };
         // The source is a separate copy, because the averaged gradient is overwritten while the transfer runs.
         let source = averaged.f_to_dtype(Kind::Float, false, true)?;
-        self.going = Some(HostCopy::start(stream, source, &self.buffer)?);
+        self.running = Some(HostCopy::start(stream, source, &self.buffer)?);
         Ok(())
     }
 
@@ -55,6 +55,6 @@ impl HostGradient {
 
     /// Waits for the copy in progress, if there is one.
     fn wait(&mut self) -> Result<()> {
-        self.going.take().map_or(Ok(()), HostCopy::wait)
+        self.running.take().map_or(Ok(()), HostCopy::wait)
     }
 }

@@ -103,10 +103,10 @@ impl Parameters {
             let gather = Collective::AllGather { output: &output, input: &input };
             groups.parameters.run(gather, "parameters")?;
             for rank in 0..world_size {
-                for run in partitioning.runs(rank, part.clone()) {
-                    let first = rank * part.len() + run.partition.start - part.start;
-                    let piece = narrow(&output, first..first + run.partition.len())?;
-                    narrow(&flat, run.flat)?.f_copy_(&piece)?;
+                for range in partitioning.runs(rank, part.clone()) {
+                    let first = rank * part.len() + range.partition.start - part.start;
+                    let piece = narrow(&output, first..first + range.partition.len())?;
+                    narrow(&flat, range.flat)?.f_copy_(&piece)?;
                 }
             }
             start = part.end;

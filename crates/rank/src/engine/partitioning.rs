@@ -140,9 +140,9 @@ impl Partitioning {
         (0..self.world_size)
             .flat_map(|rank| {
                 let place = place.clone();
-                self.runs(rank, 0..self.partition_numel()).filter_map(move |run| {
-                    let (start, end) = overlap(&run.flat, &place)?;
-                    let offset = run.partition.start + start - run.flat.start;
+                self.runs(rank, 0..self.partition_numel()).filter_map(move |range| {
+                    let (start, end) = overlap(&range.flat, &place)?;
+                    let offset = range.partition.start + start - range.flat.start;
                     Some(ParameterSlice {
                         rank,
                         param: start - place.start..end - place.start,
@@ -169,7 +169,9 @@ impl Partitioning {
 
     /// The layout of a rank's partition: the pieces of parameters and of padding in the partition.
     pub fn layout(&self, rank: usize) -> Vec<Segment> {
-        self.runs(rank, 0..self.partition_numel()).flat_map(|run| self.segments(run.flat)).collect()
+        self.runs(rank, 0..self.partition_numel())
+            .flat_map(|range| self.segments(range.flat))
+            .collect()
     }
 
     /// The pieces of parameters and of padding in a range of the flat buffer.

@@ -34,7 +34,7 @@ pub trait BucketReduction {
 /// The reduction of the engine without faults, which averages buckets into this rank's partition.
 pub struct Reducer {
     context: Rc<Context>,
-    way: ReductionCollective,
+    collective: ReductionCollective,
     /// True if reductions overlap with the backward pass (`overlap_comm`).
     overlaps: bool,
     /// This rank's partition of the averaged gradient, summed over the reductions of the step.
@@ -84,14 +84,14 @@ impl Reducer {
     /// Creates a reducer whose averages are zero.
     pub fn new(context: Rc<Context>) -> Result<Self> {
         let spec = &context.spec;
-        let way = match (spec.stage, spec.reduce_scatter() == Some(true)) {
+        let collective = match (spec.stage, spec.reduce_scatter() == Some(true)) {
             (0, _) | (_, false) => ReductionCollective::AllReduce,
             (3, true) => ReductionCollective::ReduceScatter,
             (_, true) => ReductionCollective::ReduceToOwners,
         };
         let overlaps = spec.overlap_comm() == Some(true);
         let averaged = context.gradient_buffer(context.partitioning.partition_numel())?;
-        Ok(Self { context, way, overlaps, averaged, launched: None })
+        Ok(Self { context, collective, overlaps, averaged, launched: None })
     }
 
     /// Starts the reduction of a bucket.
@@ -102,7 +102,7 @@ impl Reducer {
         if !self.context.spec.divides_last() {
             let _ = wire.f_div_scalar_(self.context.settings.average_divisor)?;
         }
-        match self.way {
+        match self.collective {
             ReductionCollective::AllReduce => self.all_reduce(&wire, &params),
             ReductionCollective::ReduceToOwners => self.reduce_to_owners(&wire, &params),
             ReductionCollective::ReduceScatter => self.reduce_scatter(&wire, &params),

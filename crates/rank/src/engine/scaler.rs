@@ -34,7 +34,7 @@ pub struct LossScaler {
     /// The number of overflows up to and including the one that shrinks the scale.
     hysteresis: u32,
     /// The number of steps since the last overflow.
-    calm: usize,
+    steps_since_overflow: usize,
 }
 
 impl LossScaler {
@@ -48,7 +48,7 @@ impl LossScaler {
             scale: loss_scale.initial(),
             is_dynamic: matches!(loss_scale, LossScale::Dynamic { .. }),
             hysteresis: HYSTERESIS,
-            calm: 0,
+            steps_since_overflow: 0,
         }
     }
 }
@@ -68,15 +68,15 @@ impl Scaler for LossScaler {
             return;
         }
         if overflow {
-            self.calm = 0;
+            self.steps_since_overflow = 0;
             if self.hysteresis > 1 {
                 self.hysteresis -= 1;
             } else {
                 self.scale = (self.scale / SCALE_FACTOR).max(SMALLEST);
             }
         } else {
-            self.calm += 1;
-            if self.calm.is_multiple_of(WINDOW) {
+            self.steps_since_overflow += 1;
+            if self.steps_since_overflow.is_multiple_of(WINDOW) {
                 self.hysteresis = HYSTERESIS;
                 self.scale *= SCALE_FACTOR;
             }
