@@ -1,10 +1,10 @@
 //! The engines under test. Each engine has a module with its [`EngineFacts`], which zprobe needs to run the engine.
 //!
 //! [`EngineFacts`] are data, and [`of`] is the only place that branches on the engine: all other code reads the
-//! engine's facts. The facts on which a specification depends (defaults, dtypes, where the engine divides,
-//! unsupported shapes) are in [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's training
-//! script and the code that observes the engine are Python files in the directory of the engine; the module
-//! `adapters` of the crate `zprobe-launch` holds the Python that all engines share, and starts the ranks.
+//! engine's facts. The facts on which a specification depends (defaults, dtypes, where the engine divides, unsupported
+//! shapes) are in [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's training script
+//! and the code that observes the engine are Python files in the directory of the engine; the module `adapters` of the
+//! crate `zprobe-launch` holds the Python that all engines share, and starts the ranks.
 
 mod axes;
 mod ddp;

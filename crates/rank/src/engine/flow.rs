@@ -1,5 +1,5 @@
-//! The trait for the flow of gradients from the backward pass to the optimizer, and for the storage of the gradients on
-//! the way.
+//! The trait for the flow of gradients from the backward pass to the optimizer, and for the storage of the gradients
+//! before the optimizer step.
 
 use anyhow::Result;
 use tch::Tensor;

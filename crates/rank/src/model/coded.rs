@@ -1,8 +1,8 @@
 //! The coded model, whose loss is linear in every parameter: `S·Σ_p <p, x[r,m,p]>`.
 //!
 //! The gradient with respect to `p` is `S·x[r,m,p]` for any value of the parameter, and `x` is a row of the run's
-//! [`Code`]. With `S = W·GA` the averaged sum consists of integers. Parameters start at small multiples of the learning
-//! rate, so that plain SGD keeps the values exact, too. The [`Workload`] names the terms of each loss.
+//! [`Code`]. With `S = W·GA`, the averaged sum consists of integers. Parameters start at small multiples of the
+//! learning rate, so that plain SGD keeps the values exact, too. The [`Workload`] names the terms of each loss.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
