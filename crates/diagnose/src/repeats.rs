@@ -20,7 +20,7 @@ pub struct RepeatComparison {
     seen: BTreeMap<RecordedAt, usize>,
     /// The numbers of the repeats that differ from the first one, by moment.
     differing: BTreeMap<RecordedAt, Vec<usize>>,
-    /// The values that differ at the first moment at which each repeat differs from repeat 0.
+    /// The first difference between a repeat and repeat 0, by the moment at which the difference occurs.
     how: BTreeMap<RecordedAt, ValueDifference>,
     /// The verdict on each repeat.
     verdicts: Vec<Verdict>,

@@ -32,7 +32,7 @@ pub struct Sighting {
     pub finding: Finding,
     /// The steps, gradients, parameters and ranks for which the finding holds.
     pub scope: Scope,
-    /// The other sightings of the rule that are merged into the same finding.
+    /// The criterion by which this sighting is merged with other sightings of the rule into one finding.
     pub merge: Merge,
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use zprobe_model::spec::Shape;
 
-/// One value of an axis: a label for people, and the arguments of `zprobe run` that select the value.
+/// One value of a setting: a label for people, and the arguments of `zprobe run` that select the value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AxisChoice {
     /// A label for people, such as `stage 1`.
@@ -14,7 +14,7 @@ pub struct AxisChoice {
 }
 
 impl AxisChoice {
-    /// A choice with these arguments, which are separated by spaces.
+    /// Creates a choice from a label and arguments, which are separated by spaces.
     pub fn new(label: &str, arguments: &str) -> Self {
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
         Self { label: label.to_owned(), arguments }
@@ -28,19 +28,20 @@ impl AxisChoice {
 /// The values of an engine's settings that are worth trying, grouped by axis.
 #[derive(Clone, Debug, Default)]
 pub struct Axes {
-    /// All bases. A base is a combination of a stage and dtypes.
+    /// All bases. A base is a combination of settings, such as a stage and dtypes, to which other settings are added.
     pub bases: Vec<Vec<AxisChoice>>,
-    /// The bases on which each factor is tried by itself.
+    /// The bases with which each value of `factors` and each shape is tried as the only unusual value.
     pub factor_bases: Vec<Vec<AxisChoice>>,
-    /// The axes of settings, each with its unusual values; the shapes are in [`Axes::shapes`].
+    /// The axes, one for each setting, with the unusual values of the setting. The shapes are in [`Axes::shapes`].
     pub factors: Vec<Vec<AxisChoice>>,
-    /// The bases on which pairs of a shape and a partner are tried.
+    /// The bases with which all pairs of a shape and a value of `partners` are tried.
     pub pair_bases: Vec<Vec<AxisChoice>>,
-    /// The unusual values that are paired with each shape.
+    /// The unusual values of settings that are paired with each shape.
     pub partners: Vec<AxisChoice>,
     /// The shapes that are worth trying with the engine.
     pub shapes: Vec<AxisChoice>,
-    /// The axes whose full product with the bases is tried: each axis takes its default or one of these values.
+    /// The axes whose values are all combined with each other and with all bases. Each axis takes its default or one of
+    /// these values.
     pub grid: Vec<Vec<AxisChoice>>,
 }
 

@@ -1,10 +1,10 @@
 //! The engines under test. Each engine has a module with its [`EngineFacts`], which zprobe needs to run the engine.
 //!
 //! [`EngineFacts`] are data, and [`of`] is the only place that branches on the engine: all other code reads the
-//! engine's facts. The facts on which a specification depends (defaults, dtypes, where the engine divides,
-//! unsupported shapes) are in [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's training
-//! script and the code that observes the engine are Python files in the directory of the engine; the module
-//! `adapters` of the crate `zprobe-launch` holds the Python that all engines share, and starts the ranks.
+//! engine's facts. The facts on which a specification depends (defaults, dtypes, where the engine divides, unsupported
+//! shapes) are in [`zprobe_model::spec::Traits`], which does not depend on this module. The engine's training script
+//! and the code that observes the engine are Python files in the directory of the engine; the module `adapters` of the
+//! crate `zprobe-launch` holds the Python that all engines share, and starts the ranks.
 
 mod axes;
 mod ddp;
@@ -20,13 +20,14 @@ pub use native::INSTALL as INSTALL_NATIVE;
 
 use zprobe_model::spec::{Dtype, Engine, Point, RunSpec, named_enum};
 
-/// All facts about an engine except those on which the meaning of a specification depends.
+/// All facts about an engine, except for the facts on which the meaning of a specification depends.
 pub struct EngineFacts {
     /// The name of the engine, for people.
     pub title: &'static str,
-    /// The project whose issue template a report of a bug in the engine follows.
+    /// The project whose issue template is used to report a bug in the engine.
     pub project: Project,
-    /// The Python that the engine's ranks need; `None` for zprobe's own engine and for a user's script.
+    /// The Python packages and code that the engine's ranks need; `None` for zprobe's own engine and for a user's
+    /// script.
     pub python: Option<PythonSource>,
     /// The reason why a rank may wait in a collective that it did not announce; `None` if all collectives are
     /// announced.
@@ -63,20 +64,20 @@ pub struct EngineScript {
 pub struct PythonSource {
     /// The package that contains the engine; `None` if the engine is part of torch.
     pub package: Option<EnginePackage>,
-    /// The source of the facts with which the doctor tries the engine: a part of `doctor/facts.py`, with a fact
-    /// named after the engine. `None` if the trial of DDP is enough.
+    /// The Python code with which `zprobe doctor` tries the engine: a part of `doctor/facts.py` that sets a fact named
+    /// after the engine. `None` if the trial of DDP is enough.
     pub trial: Option<&'static str>,
     /// The advice if torch is installed and the trial fails.
     pub advice: &'static str,
-    /// A dtype in which the engine does not run on every machine, if there is one.
+    /// The dtype in which the engine does not run on every machine, if there is one.
     pub limit: Option<DtypeLimit>,
     /// The features that only some releases of the engine have; `None` if every release has all features.
     pub features: Option<ReleaseFeatures>,
     /// The files of the engine's Python package, as name and text. `script.py` has the function `train`, which
     /// gives the model of a `Run` to the engine and trains the model as a user would.
     pub script: &'static [(&'static str, &'static str)],
-    /// Files of the same package that observe the engine whatever script drives it, as name and text. `eyes.py` has
-    /// the class `Eyes`; an engine without `eyes.py` is observed with the class for all engines, `BaseEyes`.
+    /// The files of the same package that observe the engine in any script, as name and text. `eyes.py` has the class
+    /// `Eyes`; an engine without `eyes.py` is observed with the class for all engines, `BaseEyes`.
     pub eyes: &'static [(&'static str, &'static str)],
 }
 
@@ -138,9 +139,9 @@ pub struct Tracker {
     pub repository: &'static str,
     /// The URL of the page for a new issue, with the project's template for bugs.
     pub page: &'static str,
-    /// The fields of that page that take the text of `report.md`, in words.
+    /// The fields of that page into which the text of `report.md` goes, as words for people.
     pub body: &'static str,
-    /// The name of the diagnostic output that the template asks for; zprobe collects this output from an interpreter.
+    /// The name of the diagnostic output that the template asks for, which zprobe collects from a Python interpreter.
     pub wants: &'static str,
 }
 
@@ -165,8 +166,8 @@ impl Project {
     }
 }
 
-/// The facts about an engine that is part of every torch and has no settings of its own; only the title and the script
-/// are missing.
+/// The facts about an engine that is part of every torch release and has no settings of its own. Only the title and the
+/// script are missing.
 const OF_TORCH: EngineFacts = EngineFacts {
     title: "",
     project: Project::PyTorch,
@@ -181,7 +182,7 @@ const OF_TORCH: EngineFacts = EngineFacts {
     },
 };
 
-/// The Python of an engine that is part of every torch; only the script is missing.
+/// The Python packages and code of an engine that is part of every torch release. Only the script is missing.
 const PYTHON_OF_TORCH: PythonSource = PythonSource {
     package: None,
     trial: None,
@@ -214,8 +215,8 @@ pub fn of(engine: Engine) -> &'static EngineFacts {
     }
 }
 
-/// All engines whose ranks run in Python, with the Python that they need. Engines that are part of torch come
-/// first, because they are quick to try.
+/// All engines whose ranks run in Python, with the packages and the code that the ranks need. Engines that are part of
+/// torch come first, because they are quick to try.
 pub fn real() -> impl Iterator<Item = (Engine, &'static PythonSource)> {
     let all =
         Engine::CHOICES.iter().filter_map(|&engine| Some((engine, of(engine).python.as_ref()?)));
@@ -230,7 +231,7 @@ pub fn packages() -> impl Iterator<Item = EnginePackage> {
 }
 
 impl PythonSource {
-    /// The name of the fact that says whether `engine` works; `self` is the Python of this engine.
+    /// The name of the fact that says whether `engine` works. `self` holds the packages and the code of this engine.
     pub fn tried_as(&self, engine: Engine) -> &'static str {
         if self.trial.is_some() { engine.name() } else { Engine::Ddp.name() }
     }

@@ -17,7 +17,7 @@ pub fn comment(text: &str) -> String {
     escaped(text, &[])
 }
 
-/// A text in ASCII. Characters that are not visible, and those in `also`, are escaped.
+/// A text in ASCII. Characters that are not visible, and the characters in `also`, are escaped.
 fn escaped(text: &str, also: &[char]) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -44,7 +44,7 @@ pub fn expression(value: &Value) -> String {
     }
 }
 
-/// The members of a list or a dictionary as lines, each with as many members as fit.
+/// The members of a list or a dictionary as lines. Each line has as many members as fit.
 pub fn packed(members: &[String]) -> String {
     const WIDTH: usize = 100;
     let mut lines: Vec<String> = Vec::new();
@@ -79,13 +79,13 @@ fn inner(value: &Value) -> String {
     }
 }
 
-/// The settings of an engine as keyword arguments that follow other arguments. Leaves out settings in `beside`,
-/// which are not arguments, and settings that are false or not set, which is torch's default.
-pub fn arguments(options: &impl Serialize, beside: &[&str]) -> String {
+/// The settings of an engine as keyword arguments that follow other arguments. Leaves out the settings in `other`,
+/// which are not arguments, and settings that are false or not set, as in torch's defaults.
+pub fn arguments(options: &impl Serialize, other: &[&str]) -> String {
     let Ok(Value::Object(options)) = serde_json::to_value(options) else { return String::new() };
     let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false));
     let options =
-        options.iter().filter(|(name, value)| !beside.contains(&name.as_str()) && is_set(value));
+        options.iter().filter(|(name, value)| !other.contains(&name.as_str()) && is_set(value));
     options.map(|(name, value)| format!(", {name}={}", inner(value))).collect()
 }
 

@@ -47,7 +47,7 @@ pub fn engine(
     let context = Rc::new(context);
     let model = model::build(&context.spec, &context.plan, rank, device)?;
 
-    // Hooks are attached first, because `Parameters::new` replaces only the content of the parameters.
+    // The hooks stay attached, because `Parameters::new` replaces only the content of the parameters.
     let flow = Rc::new(RefCell::new(flow(fault, &context, model.parameters())?));
     let hooks = (context.spec.dataflow() == Some(Dataflow::IpgBucket))
         .then(|| Hooks::attach(&flow, model.parameters(), faults::hook(fault, Hook::TO_THE_FLOW)));
@@ -72,7 +72,7 @@ pub fn engine(
     })
 }
 
-/// The gradient flow that the run's specification names.
+/// Builds the gradient flow that the run's specification names, with or without a fault.
 fn flow(
     fault: Injected,
     context: &Rc<Context>,

@@ -71,7 +71,7 @@ pub fn fork_ranks(mut environment: RankEnvironment, host_channel: File) -> Resul
 /// Prepares a forked child for its rank: the child dies with its host, and writes its output to its own logs.
 fn become_rank(rank: usize, host: Pid, dir: &Path) -> Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // A host that died before the call above causes no signal.
+    // If the host died before the call above, this process gets no signal.
     if getppid() != host {
         bail!("the rank host died before its rank started");
     }

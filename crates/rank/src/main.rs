@@ -1,10 +1,13 @@
-//! The ranks of the native engine. This is zprobe's only program that links libtorch.
+//! The program of the native engine's ranks, which is zprobe's only program that links libtorch.
 //!
-//! `zprobe` starts the program as a rank host, which forks one process per rank, or as a pool, which forks such a host
-//! for each of many runs. Each rank runs the sharded engine on a synthetic model and emits [`zprobe_model::trace::Event`]s
-//! on its own channel.
+//! `zprobe` starts the program as a rank host, which forks one process per rank, or as a pool, which forks a rank host
+//! for each of many runs. Each rank runs the sharded engine on a synthetic model and emits
+//! [`zprobe_model::trace::Event`]s on its own channel.
 
-#![allow(clippy::disallowed_macros, reason = "the output is a log, or an answer to zprobe")]
+#![allow(
+    clippy::disallowed_macros,
+    reason = "standard output answers zprobe, and standard error is a log"
+)]
 
 mod assembly;
 mod collective;
@@ -27,7 +30,7 @@ use zprobe_model::trace::contract::GPUS;
 
 use crate::environment::RankEnvironment;
 
-/// The exit code if the program was started wrongly, so that nothing ran.
+/// The exit code if the program could not start its ranks, for example because an environment variable is missing.
 const USAGE: i32 = 2;
 
 fn main() {

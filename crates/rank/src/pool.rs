@@ -34,10 +34,11 @@ struct PoolMessage {
     descriptors: Vec<OwnedFd>,
 }
 
-/// Returns in a new process for each run of a pool; returns at once if this program was started for a single run.
+/// Forks a new process for each run of a pool, and returns in the new processes. If this program was started for a
+/// single run, the function returns at once.
 ///
-/// The new process is like one that was started for the run: it has the run's variables and descriptors, and its output
-/// goes to the run's logs. The pool process itself exits when the launcher closes the socket.
+/// A new process has the run's variables and descriptors, and its output goes to the run's logs, as if the launcher had
+/// started the process for the run. The pool process itself exits when the launcher closes the socket.
 pub fn wait_for_run() -> Result<()> {
     let Some(socket) = optional_descriptor(contract::POOL_FD)? else { return Ok(()) };
     fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -49,9 +50,9 @@ pub fn wait_for_run() -> Result<()> {
         let Some(message) = receive(&socket)? else { exit_now(0) };
         match fork_twice() {
             Ok(None) => {}
-            Ok(Some(go_between)) => {
+            Ok(Some(intermediate)) => {
                 drop(socket);
-                return become_host(launcher, go_between, message);
+                return become_host(launcher, intermediate, message);
             }
             // Dropping the message closes the answer's descriptor, so that the launcher learns of the failure.
             Err(err) => {
@@ -64,11 +65,11 @@ pub fn wait_for_run() -> Result<()> {
 /// Receives the next message; `None` if the launcher has closed the socket.
 fn receive(socket: &OwnedFd) -> Result<Option<PoolMessage>> {
     let mut text = vec![0; MESSAGE_LIMIT];
-    let mut beside = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
+    let mut control = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
     let (length, whole, descriptors) = loop {
         let mut parts = [IoSliceMut::new(&mut text)];
         let (fd, flags) = (socket.as_raw_fd(), MsgFlags::empty());
-        match recvmsg::<()>(fd, &mut parts, Some(&mut beside), flags) {
+        match recvmsg::<()>(fd, &mut parts, Some(&mut control), flags) {
             Ok(received) => {
                 let cut = MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC;
                 break (received.bytes, !received.flags.intersects(cut), take(&received)?);
@@ -87,12 +88,12 @@ fn receive(socket: &OwnedFd) -> Result<Option<PoolMessage>> {
 
 /// Takes ownership of the file descriptors in a message.
 fn take(received: &RecvMsg<'_, '_, ()>) -> Result<Vec<OwnedFd>> {
-    let beside = received.cmsgs().context(
+    let control = received.cmsgs().context(
         "the file descriptors of a run did not arrive: this process may not open more files; raise \
          the limit with `ulimit -n`",
     )?;
     let mut descriptors = Vec::new();
-    for part in beside {
+    for part in control {
         if let ControlMessageOwned::ScmRights(fds) = part {
             // SAFETY: the kernel has just opened these descriptors for this process, and nothing else owns them.
             descriptors.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
@@ -109,17 +110,17 @@ fn fork_twice() -> Result<Option<Pid>> {
         while waitpid(child, None) == Err(Errno::EINTR) {}
         return Ok(None);
     }
-    let go_between = getpid();
+    let intermediate = getpid();
     // SAFETY: this process has one thread, so the child may do anything that the parent may.
     match unsafe { fork() }.context("cannot fork the host of a run") {
-        Ok(ForkResult::Child) => Ok(Some(go_between)),
+        Ok(ForkResult::Child) => Ok(Some(intermediate)),
         Ok(ForkResult::Parent { .. }) => exit_now(0),
         Err(err) => exit_now(complain(&err)),
     }
 }
 
-/// Turns this process into the host that the launcher would have started for the run.
-fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<()> {
+/// Turns this process into the rank host of a run, as if the launcher had started the process for the run.
+fn become_host(launcher: Pid, intermediate: Pid, message: PoolMessage) -> Result<()> {
     let mut descriptors = message.descriptors.into_iter();
     let mut next = || descriptors.next().context("the run message lacks file descriptors");
     let answer = next()?;
@@ -127,10 +128,10 @@ fn become_host(launcher: Pid, go_between: Pid, message: PoolMessage) -> Result<(
     dup2_stderr(next()?)?;
     let (store, host_channel) = (next()?, next()?);
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    while getppid() == go_between {
+    while getppid() == intermediate {
         thread::sleep(ADOPTION_POLL);
     }
-    // This must follow the loop: otherwise the exit of the intermediate process would kill the host.
+    // This call must follow the loop: otherwise the exit of the intermediate process would kill the host.
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != launcher {
         bail!("zprobe is gone, or has not adopted this process");

@@ -1,4 +1,4 @@
-//! The life of one rank, from the rendezvous with the other ranks to its last event.
+//! Runs one rank, from the rendezvous with the other ranks to the rank's last event.
 
 use std::collections::BTreeMap;
 use std::fs::File;

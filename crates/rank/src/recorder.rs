@@ -35,13 +35,13 @@ pub struct BufferPieces {
 }
 
 impl BufferPieces {
-    /// A buffer of a single flat tensor, recorded as it is.
+    /// A buffer of a single flat tensor, which is recorded without a division.
     pub fn whole(tensor: &Tensor) -> Self {
         Self { tensors: vec![tensor.detach()], kind: tensor.kind(), scale: 1.0 }
     }
 
-    /// Gradients with a loss scale, which is divided out when they are recorded. Scales are powers of two, so the
-    /// division is exact in fp32.
+    /// Sets the loss scale by which the values are divided when they are recorded. Loss scales are powers of two, so
+    /// the division is exact in fp32.
     pub fn unscaled(self, scale: f64) -> Self {
         let kind = if scale == 1.0 { self.kind } else { Kind::Float };
         Self { kind, scale, ..self }
@@ -55,14 +55,14 @@ pub struct BufferPlace {
     pub step: Option<usize>,
     /// The microbatch within the step, from 0; `None` outside of the accumulation.
     pub microbatch: Option<usize>,
-    /// The point of the gradient's journey.
+    /// The point on the gradients' way from backward to the parameters.
     pub point: Point,
     /// The layout of the buffer.
     pub layout: LayoutName,
 }
 
 impl EventRecorder {
-    /// A recorder that writes to `channel`; `rank` is `None` for the rank host.
+    /// Creates a recorder that writes to `channel`; `rank` is `None` for the rank host.
     pub fn new(run: String, rank: Option<usize>, channel: File) -> Self {
         Self {
             run,
@@ -87,7 +87,7 @@ impl EventRecorder {
         Ok(())
     }
 
-    /// True if buffers are recorded at this point of the gradient's journey.
+    /// True if buffers are recorded at this point on the gradients' way from backward to the parameters.
     pub fn wants(&self, point: Point) -> bool {
         let observes = |spec: &RunSpec| spec.observe == Observation::Full;
         self.spec.get().is_none_or(observes) || point == Point::Parameters

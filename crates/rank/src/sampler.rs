@@ -1,9 +1,9 @@
 //! Chooses the recorded part of a buffer: the whole buffer of a small model, samples of a large model.
 //!
-//! The choice is that of the Python ranks (`crates/launch/src/adapters/zprobe_rank/sampler.py`). Samples are windows of one code
-//! length, because the diagnosis can decode each window by itself: the first and the last window of every piece of a
-//! parameter, where engines have bugs, and some at pseudo-random places. The same elements are recorded at every point
-//! and by every rank that holds the piece.
+//! The Python ranks make the same choice (`crates/launch/src/adapters/zprobe_rank/sampler.py`). Samples are windows of
+//! one code length, because the diagnosis can decode each window by itself: the first and the last window of every
+//! piece of a parameter, where engines have bugs, and some at pseudo-random places. The same elements are recorded at
+//! every point and by every rank that holds the piece.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::engine::partitioning::Partitioning;
 /// The number of windows in a piece, besides the first and the last.
 const INNER_WINDOWS: usize = 14;
 
-/// The number of elements whose norm is computed at a time; their squares are then added up in fp64.
+/// The number of elements in a chunk. Each chunk has a norm, and the squares of these norms are added up in fp64.
 const CHUNK: i64 = 1 << 18;
 
 /// The samples of each layout of one rank.
@@ -31,7 +31,7 @@ pub struct Sampler {
 pub struct LayoutSamples {
     /// The parts of parameters that are recorded, in the order of the buffer.
     pub segments: Vec<Segment>,
-    /// The positions of these parts in the buffer.
+    /// The ranges of the recorded parts in the buffer.
     places: Vec<Range<usize>>,
 }
 
@@ -47,13 +47,13 @@ impl Sampler {
         if !spec.recording.sampled {
             return None;
         }
-        let windows = WindowChoice { size: Plan::code(spec).length(), seed: spec.seed };
+        let choice = WindowChoice { size: Plan::code(spec).length(), seed: spec.seed };
         let ranks = (0..spec.world_size).map(|rank| partitioning.layout(rank));
         let ends = ends(&ranks.collect::<Vec<_>>());
         let full = cut(plan.segments(), &ends);
         let layouts = BTreeMap::from([
-            (LayoutName::Full, windows.choose(&full)),
-            (LayoutName::Partition, windows.choose(&partitioning.layout(owner))),
+            (LayoutName::Full, choice.choose(&full)),
+            (LayoutName::Partition, choice.choose(&partitioning.layout(owner))),
         ]);
         Some(Self { layouts })
     }
@@ -66,7 +66,7 @@ impl Sampler {
     /// The recorded elements of a buffer that consists of flat `pieces`, and the norm of the whole buffer.
     pub fn pick(&self, layout: LayoutName, pieces: &[Tensor]) -> Result<(Tensor, f64)> {
         let samples = self.layouts.get(&layout).context("a layout without samples")?;
-        // An empty tensor comes first, because nothing is picked from a partition of only padding.
+        // An empty tensor comes first, because a partition of only padding has no recorded elements.
         let nothing = pieces.first().context("a buffer without pieces")?.f_narrow(0, 0, 0)?;
         let (mut picked, mut squares) = (vec![nothing], 0.0);
         let (mut places, mut start) = (samples.places.iter().peekable(), 0);
@@ -92,7 +92,7 @@ impl Sampler {
     }
 }
 
-/// The parameters of the choice of windows: code length and seed.
+/// The numbers that determine the choice of windows: the code length and the seed of the run.
 struct WindowChoice {
     size: usize,
     seed: u64,
@@ -115,7 +115,7 @@ impl WindowChoice {
         samples
     }
 
-    /// The windows of one piece, in order and merged where they overlap; the whole piece if it is short.
+    /// The windows of one piece, in order and merged where they overlap; the whole piece if the piece is short.
     fn of(&self, param: usize, piece: &Segment) -> Vec<Range<usize>> {
         let (size, len) = (self.size, piece.len);
         if len <= (INNER_WINDOWS + 2) * size {
@@ -131,14 +131,14 @@ impl WindowChoice {
             starts.push(usize::try_from(state % (len - size) as u64).unwrap_or(0));
         }
         starts.sort_unstable();
-        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut windows: Vec<Range<usize>> = Vec::new();
         for start in starts {
-            match runs.last_mut() {
+            match windows.last_mut() {
                 Some(last) if start <= last.end => last.end = last.end.max(start + size),
-                _ => runs.push(start..start + size),
+                _ => windows.push(start..start + size),
             }
         }
-        runs
+        windows
     }
 }
 
@@ -172,7 +172,7 @@ fn cut(segments: Vec<Segment>, ends: &BTreeMap<usize, Vec<usize>>) -> Vec<Segmen
     pieces
 }
 
-/// The next number of the SplitMix64 generator.
+/// The pseudo-random number that the SplitMix64 generator makes from `number`.
 fn scattered(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -10,11 +10,11 @@ use base64::engine::general_purpose::{GeneralPurpose, STANDARD, URL_SAFE};
 
 use super::Kind;
 
-/// The smallest number of base64 characters, and of bytes of a secret of only letters or only digits, that are also
-/// searched for inside of words: shorter texts would be found by chance.
+/// The smallest length of base64 (in characters) and of secrets of only letters or only digits (in bytes) that are
+/// searched for inside of words. Shorter texts would be found by chance.
 const LEAST_INSIDE: usize = 8;
 
-/// A search for many texts at once, in which the longest match wins.
+/// A search for many texts at once. Of overlapping matches, the leftmost and longest match wins.
 #[derive(Default)]
 pub(super) struct Search {
     search: Option<AhoCorasick>,
@@ -56,13 +56,13 @@ impl Search {
     }
 }
 
-/// Returns true if a match is a separate word, or else a complete path: `al` is not found in `total`, and `/home/al` is
-/// not found in `/home/al-2`.
-fn is_apart(before: &str, behind: &str, is_word: bool) -> bool {
+/// Returns true if a match is a separate word, or a complete path if `is_word` is false: `al` is not found in `total`,
+/// and `/home/al` is not found in `/home/al-2`.
+fn is_apart(before: &str, after: &str, is_word: bool) -> bool {
     // The last character of a percent escape is a letter or a digit, but not a part of a word.
     let escaped = before.len() >= 3 && before.as_bytes()[before.len() - 3] == b'%';
     let goes_on = |c: char| c.is_alphanumeric() || !is_word && matches!(c, '_' | '-');
-    (is_word && escaped || !before.ends_with(char::is_alphanumeric)) && !behind.starts_with(goes_on)
+    (is_word && escaped || !before.ends_with(char::is_alphanumeric)) && !after.starts_with(goes_on)
 }
 
 /// All forms of a text. Only secrets are also searched for in base64, where a text may begin at any of three byte

@@ -1,4 +1,4 @@
-//! The secrets that were found in one place and are searched for in all others.
+//! The secrets that were found in one place, and are searched for in all other places.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::private::vocabulary;
 use super::{as_flag, inherited, is_element, names, secrets, tells_in_words};
 use zprobe_model::trace::{Record, Trace};
 
-/// Values that are common under many names, and are not secrets.
+/// Common values of settings, which are not secrets.
 const COMMON: &str = "true false yes none null default auto";
 
 /// The smallest numbers of characters of a secret: in data under the name of a secret (`LEAST`), and in a text
@@ -55,8 +55,8 @@ impl Known {
         self.secrets.is_empty()
     }
 
-    /// Adds the secrets that are found in the value of an environment variable, and the value itself if the name is that
-    /// of a secret.
+    /// Adds the secrets that are found in the value of an environment variable, and the value itself if the variable
+    /// has the name of a secret.
     pub(super) fn variable(&mut self, name: &str, value: &str) {
         if names::is_secret_variable(name, value) {
             self.part(value.trim(), LEAST);

@@ -1,17 +1,17 @@
 //! Removes private data that must not leave the machine: secrets, names and places.
 //!
 //! Redaction is applied to data before they are rendered, so that no renderer can undo it. [`Redactor::of_secrets`]
-//! removes only secrets. It is applied to every trace when the trace is recorded and when it is read, so that zprobe
-//! prints, exports and keeps no secrets. [`Redactor::of_everything`] also removes names and places, from data that are
-//! handed to others.
+//! removes only secrets. This redactor is applied to every trace when the trace is recorded and when it is read, so
+//! that zprobe prints, exports and keeps no secrets. [`Redactor::of_everything`] also removes names and places. This
+//! redactor is applied to data that are handed to others.
 //!
 //! Secrets are recognised in three ways. [`Private`] has the variables, directories and names of this machine. `names`
 //! knows the names to which secrets are assigned. `secrets` finds such assignments in a text, a few known forms, and
-//! tokens that look random. A secret that was found in one place is also searched for in all others, in every form in
-//! which a text may contain it: see [`Known`].
+//! tokens that look random. A secret that was found in one place is also searched for in all other places, in every
+//! form in which a text may contain the secret: see [`Known`].
 //!
-//! Numbers stay unchanged, and so do the words of the schemas of the report and of the trace. If a user is called
-//! `rank`, this name is not removed from a report.
+//! Numbers stay unchanged, and so do the words of the schemas of the report and of the trace. For example, the name of
+//! a user called `rank` is not removed from a report.
 
 mod forms;
 mod known;
@@ -78,8 +78,8 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// A redactor that removes secrets: those of this machine, those that are known from the data, and texts that look
-    /// like a secret.
+    /// Creates a redactor that removes secrets: the secrets of this machine, the secrets that are known from the data,
+    /// and texts that look like a secret.
     pub fn of_secrets(private: &Private, known: &Known) -> Self {
         let mut all = known.clone();
         private.secrets(&mut all);
@@ -87,8 +87,8 @@ impl Redactor {
         Self { secrets, others: None, counts: RefCell::default() }
     }
 
-    /// A redactor that removes secrets, names and places, and the values of all environment variables that are not known
-    /// to be harmless.
+    /// Creates a redactor that removes secrets, names and places, and the values of all environment variables that are
+    /// not known to be harmless.
     pub fn of_everything(private: &Private, known: &Known) -> Self {
         let mut all = known.clone();
         private.values(&mut all);
@@ -96,12 +96,12 @@ impl Redactor {
         Self { others: Some(others), ..Self::of_secrets(private, &all) }
     }
 
-    /// The number of texts of each kind that were removed so far.
+    /// The number of texts that were removed so far, by kind.
     pub fn counts(&self) -> BTreeMap<Kind, usize> {
         self.counts.borrow().clone()
     }
 
-    /// The text with placeholders in place of its private parts.
+    /// The text with placeholders in place of all private parts.
     pub fn text(&self, text: &str) -> String {
         let secrets = self
             .secrets
@@ -244,14 +244,15 @@ pub fn taken_out(trace: &Trace) -> usize {
     words.map(count).sum()
 }
 
-/// The name by which a member of an object is judged: its own name, or the name `above` of the object if only that is
-/// the name of a secret. Everything under `credentials` is secret.
+/// The name that decides whether a member of an object is secret: the member's own name, or the object's name `above`
+/// if only the object has the name of a secret. For example, everything under `credentials` is secret.
 fn inherited<'a>(above: &'a str, name: &'a str) -> &'a str {
     let is_secret = |name| names::tells(name) == Some(Tells::Surely);
     if is_secret(above) && !is_secret(name) { above } else { name }
 }
 
-/// The name of a flag whose value is the next item of a list; `None` unless it is the name of a secret.
+/// The name of a flag whose value is the next item of a list; `None` for an item that is not a flag with the name of a
+/// secret.
 fn as_flag(item: &Value) -> Option<String> {
     let name = item.as_str()?.strip_prefix('-')?.trim_start_matches('-');
     (!name.contains(['=', ' ']) && names::tells(name).is_some()).then(|| name.to_owned())

@@ -9,26 +9,26 @@ pub(super) enum Tells {
     Maybe,
 }
 
-/// The last words of names that are surely those of secrets.
+/// The last words of names that surely belong to secrets.
 const SURE: &str = "apikey apitoken authtoken authorization accesskey bearer connectionstring connstr cookie cookies \
                     credential credentials creds dbpass dsn jwt otp passcode passphrase passwd password passwords \
                     passwort privatekey pswd pw pwd secret secrets secretkey token tokens userpass webhook";
 
-/// The words before the last word of a name with which the name is surely that of a secret, unless the last word is one
-/// of [`OTHERS`]: `secret-id`, but not `password_file`.
+/// The second-to-last words of names that surely belong to secrets, unless the last word is one of [`OTHERS`]:
+/// `secret-id`, but not `password_file`.
 const STRONG: &str = "passphrase passwd password secret";
 const OTHERS: &str =
     "class count dir expires file length manager max min name path policy store type version";
 
-/// The last words of names that are as often those of other values.
+/// The last words of names that may belong to secrets or to other values.
 const AMBIGUOUS: &str = "auth key keys pass pat pin salt session sig signature";
 
-/// The words before `key` with which a name is surely that of a secret.
+/// The words before `key` or `keys` in names that surely belong to secrets, such as `ssh_key`.
 const OF_A_LOCK: &str = "access account admin aes api app application auth aws azure client comet consumer deploy \
                          encrypt encryption gcp gpg hf hmac hub licence license master openai pgp private rsa secret \
                          service session shared sign signing ssh ssl storage subscription tls wandb";
 
-/// The words before `tokens` with which the tokens are those of a text, and not secrets.
+/// The words before `tokens` in names of values that are not secrets, because the tokens are parts of a text.
 const OF_A_TEXT: &str = "input max min new num of output per prompt special target total";
 
 /// The last words of names that only say how a value is encoded; these words are skipped.
@@ -42,7 +42,7 @@ pub(super) fn has(list: &str, word: &str) -> bool {
     list.split_whitespace().any(|it| it == word)
 }
 
-/// The certainty with which a name is that of a secret; `None` if it is not the name of a secret.
+/// The certainty with which a name belongs to a secret; `None` if the name does not belong to a secret.
 pub(super) fn tells(name: &str) -> Option<Tells> {
     let mut words = words(name);
     if words.concat().ends_with("connectionstring") {
@@ -65,8 +65,8 @@ pub(super) fn tells(name: &str) -> Option<Tells> {
     if is_sure { Some(Tells::Surely) } else { has(AMBIGUOUS, &last).then_some(Tells::Maybe) }
 }
 
-/// Returns true if the value of an environment variable is a secret, which any word of the name can show. If the value
-/// is a path, only a name that is surely that of a secret counts, and never that of a directory (`PWD`).
+/// Returns true if the name of an environment variable shows that the value is a secret. Any word of the name can show
+/// that. If the value is a path, the name must surely belong to a secret, and must not be `PWD` or `OLDPWD`.
 pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     if is_path(value) {
         return tells(name) == Some(Tells::Surely) && !is_directory(name);
@@ -78,7 +78,7 @@ pub(super) fn is_secret_variable(name: &str, value: &str) -> bool {
     words(name).iter().any(is_word)
 }
 
-/// Returns true if a value is the path of a directory, under a name of directories that is also one of passwords.
+/// Returns true if a value is the path of a directory, under a name that can mean a directory or a password (`pwd`).
 pub(super) fn is_place(name: &str, value: &str) -> bool {
     is_directory(name) && is_path(value)
 }
@@ -91,7 +91,8 @@ fn is_path(value: &str) -> bool {
     value.starts_with(['/', '~'])
 }
 
-/// Returns true if this is the name of an HTTP header whose whole value is secret, or of a value with spaces.
+/// Returns true if the value under this name is the rest of the line: the value of an HTTP header, or a passphrase,
+/// which may have spaces.
 pub(super) fn is_of_a_line(name: &str) -> bool {
     let words = words(name);
     has("authorization cookie proxyauthorization setcookie", &words.concat())

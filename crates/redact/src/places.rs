@@ -9,13 +9,13 @@ use super::Kind;
 use super::names::has;
 use super::private::COMMON_NAMES;
 
-/// The public hosts of software, its documentation and models, whose names are not private.
+/// The public hosts of software, documentation and models, whose names are not private.
 const KNOWN_HOSTS: &str = "anaconda.org apache.org arxiv.org deepspeed.ai docker.com docker.io github.com github.io \
                            githubusercontent.com gitlab.com gnu.org huggingface.co intel.com kernel.org localhost \
                            localhost.localdomain microsoft.com nvidia.com nvcr.io oasis-open.org pypi.org python.org \
                            pythonhosted.org pytorch.org quay.io readthedocs.io schemastore.org stackoverflow.com w3.org";
 
-/// The last labels that the domain names of machines have.
+/// The last labels of domain names that belong to machines.
 const MACHINES_ARE_IN: &str = "at au be ca ch cloud cluster cn co com corp cz de dk edu es eu example fi fr gov home in \
                                int internal intra intranet io it jp kr lan local localdomain mil net nl no org pl \
                                private se sg svc tw uk us";
@@ -24,14 +24,14 @@ const MACHINES_ARE_IN: &str = "at au be ca ch cloud cluster cn co com corp cz de
 const COMMON_DIRECTORIES: &str = "/usr /lib /lib64 /bin /sbin /proc /sys /dev /etc /opt/conda";
 
 /// A kind of private text, its pattern, and the function that decides whether a match is private. The group `private`
-/// of a match is removed, or the whole match without this group.
+/// of a match is removed, or the whole match if the pattern has no such group.
 type Place = (Kind, &'static str, fn(&str) -> bool);
 
-/// The directories of Python interpreters, up to the directory `lib`.
+/// The patterns of the directories of Python interpreters, up to the directory `lib`.
 const INTERPRETERS: &[Place] =
     &[(Kind::Python, r#"(?P<private>/[^\s"'<>:;,()\[\]]+?)/lib(?:64)?/python\d"#, is_own)];
 
-/// The home directories of any user, and absolute paths up to their last component.
+/// The patterns of the home directories of all users, and of absolute paths up to the last component.
 const PATHS: &[Place] = &[
     (Kind::Home, r"(?P<private>/(?:home|Users)/[A-Za-z0-9._-]+)", always),
     (Kind::Home, r"(?i)\b(?P<private>[a-z]:\\+Users\\+[A-Za-z0-9._-]+)", always),
@@ -44,7 +44,7 @@ const PATHS: &[Place] = &[
     ),
 ];
 
-/// Users, mail addresses, hosts and addresses of machines.
+/// The patterns of users, mail addresses, hosts and addresses of machines.
 const ADDRESSES: &[Place] = &[
     (Kind::User, r"\b[ug]id=\d+\((?P<private>[A-Za-z_][\w.-]*)\)", is_user),
     (
@@ -167,9 +167,9 @@ fn is_host(name: &str) -> bool {
     !name.is_empty() && !KNOWN_HOSTS.split_whitespace().any(known)
 }
 
-/// Returns true if a name itself shows that it names a host: the first label has letters and digits, and a name of
-/// several labels ends with one of [`MACHINES_ARE_IN`]. The check is strict, because names of modules and of files have
-/// dots, too.
+/// Returns true if the form of a name shows that the name belongs to a host: the first label has letters and digits,
+/// and a name of several labels ends with one of [`MACHINES_ARE_IN`]. The check is strict, because names of modules and
+/// of files have dots, too.
 fn is_machine(name: &str) -> bool {
     let name = name.to_lowercase();
     let labels: Vec<&str> = name.split('.').collect();
@@ -182,7 +182,7 @@ fn is_machine(name: &str) -> bool {
     in_domain && is_numbered && is_host(&name)
 }
 
-/// Returns true if a MAC address is that of a network card, and not the broadcast address or all zeros.
+/// Returns true if a MAC address belongs to a network card: it is not the broadcast address, and not all zeros.
 fn is_card(text: &str) -> bool {
     let is_all = |digit: &str| text.split([':', '-']).all(|it| it.eq_ignore_ascii_case(digit));
     !is_all("ff") && !is_all("00")
@@ -190,7 +190,7 @@ fn is_card(text: &str) -> bool {
 
 /// Returns true if a text is an IP address that identifies a machine: not the loopback address, not the unspecified
 /// address, and not a time of day. An IPv6 address must be in a range that is assigned to machines (`2000::/3`,
-/// `fc00::/7` or `fe80::/10`), because any other is more likely a C++ name.
+/// `fc00::/7` or `fe80::/10`), because other texts of this form are more likely C++ names.
 fn is_address(text: &str) -> bool {
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(address)) => !address.is_loopback() && !address.is_unspecified(),

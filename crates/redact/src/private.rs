@@ -10,7 +10,7 @@ use nix::unistd::{User, gethostname, getuid};
 use super::names::has;
 use super::{Kind, Known};
 
-/// The users and hosts that many machines have: their names are not private, and are words of other texts.
+/// The names of users and hosts that many machines have. These names are not private, and are words of other texts.
 pub(super) const COMMON_NAMES: &str = "root user admin ubuntu debian ec2-user runner nobody app docker jovyan azureuser \
                                        opc centos fedora worker service test dev localhost localhost.localdomain";
 
@@ -28,7 +28,8 @@ const HARMLESS: &str = "_ ACCELERATE_ CARGO CI COLORTERM COLUMNS CONDA_ CUDA_ CU
                         RUST SHELL SHLVL SLURM TERM TMPDIR TMUX TORCH TP_SOCKET_ TRITON_ TZ UCX_ USER VIRTUAL_ENV \
                         VISUAL WINDOWID WORLD_SIZE XDG_ ZPROBE_";
 
-/// The smallest number of bytes of a name that is removed, and of characters of a value.
+/// The smallest number of bytes of a name that is removed (`LEAST_NAME`), and the smallest number of characters of a
+/// value that is removed (`LEAST_VALUE`).
 const LEAST_NAME: usize = 2;
 const LEAST_VALUE: usize = 8;
 
@@ -74,13 +75,13 @@ impl Private {
         }
     }
 
-    /// Adds the secrets in the environment variables.
+    /// Adds to `known` the secrets in the environment variables.
     pub(super) fn secrets(&self, known: &mut Known) {
         self.variables.iter().for_each(|(name, value)| known.variable(name, value));
     }
 
-    /// Adds the values of all environment variables that are not known to be harmless, except for paths, numbers and
-    /// single words.
+    /// Adds to `known` the values of all environment variables that are not known to be harmless, except for paths,
+    /// numbers and single words.
     pub(super) fn values(&self, known: &mut Known) {
         let is_harmless = |name: &str| {
             HARMLESS.split_whitespace().any(|it| match it.len() {
@@ -113,7 +114,7 @@ impl Private {
         all.map(|(path, kind)| (text(path), kind)).collect()
     }
 
-    /// The private names of users and of hosts, with and without their domain, and their kinds.
+    /// The private names of users and of hosts, with their kinds. A host has a name with and a name without its domain.
     pub(super) fn names(&self) -> Vec<(String, Kind)> {
         let short = |host: &String| host.split('.').next().unwrap_or_default().to_owned();
         let hosts = self.hosts.iter().flat_map(|host| [host.clone(), short(host)]);
@@ -127,8 +128,8 @@ impl Private {
     }
 }
 
-/// The host names in the value of a variable: `a:29500`, `node[1-4],login` or `a b`. For a range such as `node[1-4]`,
-/// the common beginning is taken.
+/// The host names in the value of a variable: `a:29500`, `node[1-4],login` or `a b`. A range such as `node[1-4]` gives
+/// only the common beginning of its names.
 fn nodes(list: &str) -> Vec<String> {
     let mut inside = false;
     let parts = list.split(|c: char| {
@@ -143,7 +144,7 @@ fn nodes(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// The words of the schemas in lowercase, and their names of several words.
+/// The words of the schemas, and the names that consist of several words, all in lowercase.
 pub(super) fn vocabulary() -> &'static HashSet<String> {
     static WORDS: LazyLock<HashSet<String>> = LazyLock::new(|| {
         let words = SCHEMAS.iter().flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));

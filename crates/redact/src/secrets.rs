@@ -10,14 +10,15 @@ use regex::{Captures, Regex};
 
 use super::names::{self, Tells, has};
 
-/// Values under the names of secrets that are not secrets, and names of types.
+/// Values that are not secrets even under the name of a secret, and names of types.
 const NO_SECRETS: &str = "any auto bool bytes default disabled dict empty enabled false float int invalid missing nil \
                           no none null optional required secretstr set str string true undefined unset yes";
 
 /// The smallest number of characters of a value under the name of a secret.
 const LEAST: usize = 3;
 
-/// The smallest number of characters of a random token, and of a part of it without punctuation.
+/// The smallest number of characters of a random token (`LEAST_RANDOM`), and of a part of a token without punctuation
+/// (`LEAST_PART`).
 const LEAST_RANDOM: usize = 20;
 const LEAST_PART: usize = 12;
 
@@ -31,8 +32,8 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// A name, and the sign by which a value follows: `=`, `:` (also at the end of a line of YAML), an attribute `value`
-/// of XML, the column of a table, or the dots with which DeepSpeed prints settings.
+/// A name, and the sign after which the value follows: `=`, `:` (also at the end of a line of YAML), an attribute
+/// `value` of XML, the column of a table, or the dots with which DeepSpeed prints settings.
 static NAMES: LazyLock<Regex> = LazyLock::new(|| {
     let signs = r#"[ \t]*(?:(?P<compares>==)|=>|:=|=|:[ \t]*\r?\n[ \t]+|:|(?P<cell>\|)|[ \t]\.{3,}[ \t])[ \t]*|\s+value\s*=\s*|(?P<column>\t+|[ ]{2,})"#;
     pattern(&format!(
@@ -53,10 +54,12 @@ static PARAMETERS: LazyLock<Regex> =
 static ELEMENTS: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"<(?P<name>[\w.:-]+)[^<>]*>\s*(?P<secret>[^<>]{3,}?)\s*</"));
 
-/// Known forms. The group `secret` of a match is removed, or the whole match without this group.
+/// The known forms of secrets. The group `secret` of a match is removed, or the whole match if the pattern has no such
+/// group.
 static FORMS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     [
-        // The part of a URL before the host. A password may contain an `@`, and the password of a database a `/`.
+        // The part of a URL before the host. A password may contain an `@`, and the password of a database may also
+        // contain a `/`.
         r#"(?i)\b[a-z][a-z0-9+.-]*://(?P<secret>[^\s/@:<>'"]*:[^\s/<>'"]+|[^\s/@<>'"]+)@"#,
         r#"(?i)\b(?:\w*sql|postgres|maria|mongo|redis|amqp|nats|ldap|oracle)\w*(?:\+\w+)?://(?P<secret>[^\s:@<>'"]*:[^\s<>'"]+)@"#,
         r"(?i)%3A%2F%2F(?P<secret>[A-Za-z0-9._~%-]+?)%40",
@@ -75,7 +78,7 @@ static FORMS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"1//0[\w-]{30,}",
         r"(?:\b|bot)[0-9]{8,10}:[\w-]{30,}",
         r"\b(?:(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{16,}(?:\.[\w-]+)*)",
-        // Hexadecimal keys look like digests, so a word of their line must tell what they are.
+        // Hexadecimal keys look like digests, so an earlier word on the same line must show that a key follows.
         r"(?i)\b(?:api.?key|key|login|password|secret|token|wandb)\b[^\n]{0,60}?\b(?P<secret>[0-9a-f]{32,64})\b",
         // The path of a webhook.
         r"(?i)\b(?:hooks\.[\w.-]+|[\w.-]+/api/webhooks)/(?P<secret>[\w/-]{20,})",
@@ -210,8 +213,8 @@ fn is_drawn(value: &str) -> bool {
     value.len() >= 8 && has_both && !is_call
 }
 
-/// Returns true if a token looks random: in a part of it without punctuation, letters and digits or lowercase and
-/// uppercase alternate more often than in words. All parts together must alternate in both ways, because names of
+/// Returns true if a token looks random: in a part of the token without punctuation, letters and digits or lowercase
+/// and uppercase alternate more often than in words. All parts together must alternate in both ways, because names of
 /// settings have many digits. A hexadecimal number is more likely a digest, and a C++ symbol begins with `_Z`.
 fn is_random(token: &str) -> bool {
     let parts = || token.split(['+', '/', '_', '=', '.', '~', '-']);
@@ -225,7 +228,8 @@ fn is_random(token: &str) -> bool {
     !token.starts_with("_Z") && (is_all || parts().any(is_part))
 }
 
-/// The number of places where letters and digits alternate, and where an uppercase letter follows a lowercase one.
+/// The number of places where letters and digits alternate, and the number of places where an uppercase letter follows
+/// a lowercase letter.
 fn changes(text: &str) -> (usize, usize) {
     let count = |is_change: fn(&[u8]) -> bool| {
         text.as_bytes().windows(2).filter(|pair| is_change(pair)).count()

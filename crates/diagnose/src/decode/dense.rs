@@ -92,7 +92,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
     decoded
 }
 
-/// Returns the dtype with the fewest bits of precision through which gradients pass.
+/// Returns the least precise of all dtypes that gradients pass through.
 fn narrowest(spec: &RunSpec) -> Dtype {
     let through = [spec.grad_accum_dtype, spec.narrowest_comm_dtype()];
     let coarser = |a: Dtype, b: Dtype| if a.unit_roundoff() > b.unit_roundoff() { a } else { b };

@@ -58,7 +58,7 @@ impl WeightSlip {
         }
     }
 
-    /// The factor of a column's weight in a buffer of `owner`.
+    /// The factor by which the mistake multiplies a column's weight in a buffer of `owner`.
     fn factor(&self, spec: &RunSpec, owner: usize, column: usize) -> f64 {
         let ga = spec.gradient_accumulation_steps;
         let (source, m) = (column / ga % spec.world_size, column % ga);

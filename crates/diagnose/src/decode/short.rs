@@ -171,7 +171,8 @@ impl Decoder<'_> {
         })
     }
 
-    /// Returns the largest difference between an element of the pieces and the sum of gradients with these weights.
+    /// Returns the largest difference between an element of `pieces` and the weighted sum of gradients for this
+    /// element.
     pub fn deviation(&self, weights: &ColumnWeights, pieces: &[Fragment], values: &[f64]) -> f64 {
         let sum = weights.sum(&self.code);
         let elements =

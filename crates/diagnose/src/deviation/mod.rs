@@ -146,9 +146,9 @@ fn settle(observed: &Observed<'_>, decoded: &Decoded, found: &mut [Deviation]) {
     }
 }
 
-/// Renames `NotSummed` to `Missing` where a rank was lost. If all gradients of one of two ranks are lost, the other
-/// rank's weights look as if gradients were never summed. If they really were never summed, no rank would have
-/// gradients of another, and none would be found missing.
+/// Renames `NotSummed` to `Missing` where a rank was lost. If one of two ranks loses all its gradients, the other
+/// rank's weights look as if gradients were never summed. A deviation with missing gradients tells the cases apart:
+/// without a sum, every rank would have all its own gradients.
 fn name_lost_ranks(found: &mut [Deviation]) {
     let is_missing = |deviation: &Deviation| matches!(deviation.pattern, Pattern::Missing(_));
     let is_update = |deviation: &Deviation| deviation.point == Point::Parameters;

@@ -55,7 +55,7 @@ pub fn certain_patterns(
 }
 
 /// True if gradients of a script's first step are known to remain in all of these parameters. Together with the
-/// gradients of later steps, they may be too many to decode from a few elements.
+/// gradients of later steps, these gradients may be too many to decode from a few elements.
 fn has_old_ones(observed: &Observed<'_>, entry: &Contribution) -> bool {
     let left = observed.updates.left.get(&(entry.step, entry.rank));
     let is_left = |param: usize| left.is_some_and(|left| left.iter().any(|it| it.param == param));

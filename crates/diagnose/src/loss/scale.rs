@@ -270,8 +270,8 @@ fn means(term: &StepTerm<'_>) -> f64 {
     if is_sum { term.terms as f64 } else { 1.0 }
 }
 
-/// Lists the sums that are right: that of one mean, of several terms of one kind, of a mean over samples of sums
-/// within each sample, or of a sum over all elements.
+/// Lists the sums of weights that a correct loss can have: as one mean, as several terms of one kind, as the mean over
+/// samples of each sample's sum, or as the sum over all elements.
 fn right(term: &StepTerm<'_>) -> Vec<f64> {
     let mut right = vec![1.0];
     let Some(first) = term.rows.first().map(|row| row.term) else { return right };

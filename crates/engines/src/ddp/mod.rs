@@ -35,7 +35,7 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
     repro,
 };
 
-/// True if DDP reduces some parameters outside of its buckets, with a hook of their own.
+/// True if DDP reduces some parameters outside of its buckets, with a separate hook.
 fn delays_parameters(spec: &RunSpec) -> bool {
     spec.ddp().is_some_and(|ddp| ddp.delayed_parameters != DelayedParameters::None)
 }

@@ -3,7 +3,8 @@
 use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_without};
 use zprobe_model::spec::Shape;
 
-/// The dtypes of the model, each with the dtypes in which its gradients can be accumulated, the model's own first.
+/// The dtypes of a model, each with the dtypes in which the model's gradients can be accumulated, the model's dtype
+/// first.
 const DTYPES: &[(&str, &[&str])] =
     &[("bf16", &["bf16", "fp32"]), ("fp16", &["fp16", "fp32"]), ("fp32", &["fp32"])];
 
@@ -17,7 +18,7 @@ pub(super) fn axes() -> Axes {
             bases.extend(accumulation.iter().map(|accum| base(stage, dtype, accum)));
         }
     }
-    // Only one mix of dtypes has an optimizer of its own: bf16 accumulated in fp32, except in stage 0.
+    // Only one mix of dtypes has a separate optimizer class: bf16 accumulated in fp32, except in stage 0.
     let factor_bases = STAGES.iter().flat_map(|stage| {
         let mixed = (*stage != "0").then(|| base(stage, "bf16", "fp32"));
         let pure = ["bf16", "fp16", "fp32"].map(|dtype| base(stage, dtype, dtype));
@@ -119,7 +120,7 @@ fn base(stage: &str, dtype: &str, accumulation: &str) -> Vec<AxisChoice> {
     ]
 }
 
-/// The numbers of microbatches and ranks that are tried besides the defaults, which are 4 and 2.
+/// The numbers of microbatches and of ranks that are tried besides the defaults (4 microbatches, 2 ranks).
 fn counts() -> Vec<AxisChoice> {
     choices(&[("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")])
 }

@@ -3,8 +3,8 @@
 use zprobe_model::spec::Point;
 use zprobe_model::spec::Point::{Accumulator, BeforeStep, OptimizerInput, Parameters, Reduced};
 
-/// DeepSpeed's function, with its file, that produces the buffer at a point, for each class that wraps the inner
-/// optimizer.
+/// The functions of DeepSpeed that produce the buffers, as (class that wraps the inner optimizer, point of the buffer,
+/// function with its file).
 const FUNCTIONS: &[(&str, Point, &str)] = &[
     ("BF16_Optimizer", Accumulator, "BF16_Optimizer.update_hp_grads (runtime/bf16_optimizer.py)"),
     ("BF16_Optimizer", Reduced, "DeepSpeedEngine.allreduce_gradients (runtime/engine.py)"),
@@ -77,7 +77,7 @@ const FUNCTIONS: &[(&str, Point, &str)] = &[
     ),
 ];
 
-/// The function that produces the buffer at a point when `class` wraps the inner optimizer; `None` if unknown.
+/// The function that produces the buffer at a point if `class` wraps the inner optimizer; `None` for unknown classes.
 pub(super) fn function(class: &str, point: Point) -> Option<&'static str> {
     // Only the whole name matches, because subclasses and wrappers have longer names.
     let known = FUNCTIONS.iter().find(|(name, at, _)| class == *name && *at == point);

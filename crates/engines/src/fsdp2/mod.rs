@@ -85,7 +85,8 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
         of_model += "    state = {name: value.detach().clone() for name, value in model.state_dict().items()}\n    \
                      model.load_state_dict(state, assign=True)\n";
     }
-    // FSDP2 divides by the gradient divide factor instead of the number of ranks; the loss makes up for the difference.
+    // FSDP2 divides by the gradient divide factor instead of the number of ranks; the script multiplies the loss by the
+    // ratio of the two, so that the gradients are a mean.
     let over = fsdp2.gradient_divide_factor.map(|divisor| format!(" * {divisor:?} / W"));
     Ok(EngineScript {
         text: include_str!("repro.py")

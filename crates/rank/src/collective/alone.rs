@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{Collective, Collectives, PendingCollective};
 
-/// The group of only this rank, which neither sends nor waits.
+/// The process group of a single rank. Its collectives send nothing and wait for no other rank.
 pub struct SingleRank;
 
 impl Collectives for SingleRank {

@@ -14,7 +14,7 @@ pub struct Gloo {
     /// The group, which is never dropped: Gloo's destructor waits up to 10 ms for each connection's event loop, and the
     /// group lives as long as the process anyway.
     group: ManuallyDrop<c10d::GlooBackend>,
-    /// True if tensors are copied to the host first, and the results back to the GPU.
+    /// True if tensors are on a GPU: they are copied to the host before a collective, and the results are copied back.
     stages: bool,
 }
 
@@ -96,7 +96,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The results on two ranks after each collective, with the inputs (1, 2) and (10, 20).
+    /// The results of each collective on two ranks, which have the inputs (1, 2) and (10, 20).
     fn outcomes(stages: bool) -> Vec<Vec<f32>> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();

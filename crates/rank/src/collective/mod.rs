@@ -26,12 +26,13 @@ use crate::dtype::dtype_name;
 use crate::recorder::EventRecorder;
 use crate::shim::c10d::Store;
 
-/// An operation of all ranks of a group, with this rank's tensors.
+/// A collective operation, with the tensors of this rank.
 #[derive(Clone, Copy)]
 pub enum Collective<'a> {
     /// Sums a tensor over all ranks, in place.
     AllReduce(&'a Tensor),
-    /// Sums a tensor over all ranks, in place on one rank; on the others the content becomes unspecified.
+    /// Sums a tensor over all ranks, in place on rank `root`. On all other ranks, the content of the tensor becomes
+    /// unspecified.
     Reduce {
         /// This rank's summand.
         tensor: &'a Tensor,
@@ -64,7 +65,7 @@ impl Collective<'_> {
         }
     }
 
-    /// The tensor that this rank contributes.
+    /// The tensor that this rank contributes to the collective.
     pub fn input(&self) -> &Tensor {
         match self {
             Self::AllReduce(tensor) | Self::Reduce { tensor, .. } => tensor,
@@ -75,7 +76,7 @@ impl Collective<'_> {
 
 /// A group of ranks. Every rank of the group must start the same collectives in the same order.
 pub trait Collectives {
-    /// Starts a collective; `purpose` names the content of the tensors, and must agree on all ranks.
+    /// Starts a collective. `purpose` names the content of the tensors, and must be the same on all ranks.
     fn start(&self, collective: Collective<'_>, purpose: &str) -> Result<PendingCollective>;
 
     /// Starts a collective and waits for its end.
@@ -102,19 +103,20 @@ trait CollectiveBackend {
     /// Starts to sum `tensor` over all ranks, in place.
     fn all_reduce_sum(&self, tensor: &Tensor) -> Result<Box<dyn Operation>>;
 
-    /// Starts to sum `tensor` over all ranks, in place on rank `root`; on the others the content becomes unspecified.
+    /// Starts to sum `tensor` over all ranks, in place on rank `root`. On all other ranks, its content becomes
+    /// unspecified.
     fn reduce_sum(&self, tensor: &Tensor, root: usize) -> Result<Box<dyn Operation>>;
 
     /// Starts to sum `input` over all ranks; `output` is this rank's part of the sum.
     fn reduce_scatter_sum(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>>;
 
-    /// Starts to concatenate the ranks' `input` in `output`.
+    /// Starts to concatenate the `input` tensors of all ranks in `output`.
     fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<Box<dyn Operation>>;
 }
 
 /// A running operation of a backend, which keeps its tensors alive.
 trait Operation {
-    /// Returns when all later work of this rank on its device sees the result.
+    /// Returns as soon as all work that this rank starts later on its device sees the result.
     fn wait(self: Box<Self>) -> Result<()>;
 }
 
@@ -137,18 +139,18 @@ pub struct PendingCollective {
 }
 
 impl PendingCollective {
-    /// A collective that is already complete.
+    /// Wraps a collective that is already complete.
     pub fn over(collective: Collective<'_>) -> Self {
         Self { op: collective.op(), work: Box::new(CompleteWork) }
     }
 
-    /// Waits for the collective: afterwards all computation of this rank sees the result.
+    /// Waits for the collective. All later computation of this rank sees the result.
     pub fn wait(self) -> Result<()> {
         self.work.wait().with_context(|| format!("{} failed", self.op))
     }
 }
 
-/// The work of a collective that is already complete.
+/// The operation of a collective that is already complete.
 struct CompleteWork;
 
 impl Operation for CompleteWork {
@@ -174,8 +176,8 @@ impl Collectives for Communicator {
 }
 
 impl Communicator {
-    /// Connects to the other ranks of the run. The tensors are on `device`. If a rank does not connect within
-    /// `timeout`, the result is an error.
+    /// Connects to the other ranks of the run. The tensors of the collectives are on `device`. If a rank does not
+    /// connect within `timeout`, the result is an error.
     pub fn join(
         rendezvous: Rendezvous,
         spec: &RunSpec,
@@ -231,7 +233,7 @@ impl Communicator {
             .into_iter()
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .collect();
-        // All ranks have announced this collective, so no rank still reads the announcement before the last one.
+        // All ranks have announced this collective, so no rank still reads the announcements of earlier collectives.
         if let Some(old) = sequence.checked_sub(2) {
             self.store.delete(&key(old, self.rank))?;
         }
@@ -244,7 +246,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// The error message that names the ranks which never reached a collective.
+    /// The error message that names the ranks that never reached a collective.
     fn absent(&self, sequence: u64, keys: &[String]) -> String {
         let came: Result<Vec<bool>> = keys.iter().map(|key| self.store.has(key)).collect();
         let Ok(came) = came else {

@@ -23,7 +23,7 @@ pub struct Nccl {
     stream: SideStream,
 }
 
-/// An NCCL operation that was put into the stream.
+/// An NCCL operation that was put into the side stream.
 struct Enqueued {
     end: StreamEvent,
     is_awaited: Cell<bool>,
@@ -58,7 +58,7 @@ impl Nccl {
         Ok(Self { communicator, stream })
     }
 
-    /// Puts an operation on `tensors` into the stream, after all computation so far.
+    /// Puts an operation on `tensors` into the side stream. The operation runs after all computation so far.
     fn enqueue(
         &self,
         tensors: &[&Tensor],
@@ -122,7 +122,8 @@ impl CollectiveBackend for Nccl {
 }
 
 impl Operation for Enqueued {
-    /// Makes the compute stream wait for the operation, but not this thread: later work in that stream sees the result.
+    /// Makes the compute stream wait for the operation, so that later work in the compute stream sees the result. This
+    /// thread does not wait.
     fn wait(self: Box<Self>) -> Result<()> {
         self.is_awaited.set(true);
         self.end.block_compute()
@@ -158,7 +159,7 @@ fn exchange_id(store: &Store, rank: usize, timeout: Duration) -> Result<sys::ncc
     Ok(sys::ncclUniqueId { internal: bytes.map(u8::cast_signed) })
 }
 
-/// NCCL's type for an element type that the engine sends.
+/// The NCCL type of an element type that the engine sends.
 fn dtype_of(kind: Kind) -> Result<sys::ncclDataType_t> {
     Ok(match kind {
         Kind::BFloat16 => sys::ncclDataType_t::ncclBfloat16,

@@ -1,4 +1,4 @@
-//! A copy from a GPU to the host that runs in parallel to the computation.
+//! Copies from a GPU to the host, in parallel to the computation.
 
 use anyhow::{Result, ensure};
 use cudarc::driver::sys;
@@ -6,8 +6,8 @@ use tch::{Device, Tensor};
 
 use super::stream::{SideStream, StreamEvent};
 
-/// A copy in progress, which keeps its two tensors alive.
-#[must_use = "the host's tensor is not written until this was waited for"]
+/// A running copy from a GPU to the host, which keeps its two tensors alive.
+#[must_use = "the tensor on the host is incomplete until the copy was waited for"]
 pub struct HostCopy {
     end: StreamEvent,
     _source: Tensor,
@@ -15,8 +15,8 @@ pub struct HostCopy {
 }
 
 impl HostCopy {
-    /// Starts to copy `source` on the GPU to `target` in pinned host memory, after all work that is enqueued so far.
-    /// The tensors must be contiguous and have the same dtype and length.
+    /// Starts a copy of `source`, on the GPU, to `target`, in pinned host memory. The copy runs after all work that is
+    /// enqueued so far. The tensors must be contiguous and have the same dtype and length.
     pub fn start(stream: &SideStream, source: Tensor, target: &Tensor) -> Result<Self> {
         ensure!(
             source.device().is_cuda() && target.device() == Device::Cpu,

@@ -1,8 +1,9 @@
 //! CUDA support: loads a libtorch with CUDA, lists the GPUs, and provides streams and copies.
 //!
-//! This program is linked with only the CPU part of libtorch, so that it starts without CUDA. A run on CUDA devices is
-//! started with the directory of a libtorch that has CUDA first on its library path (`native` of the crate `zprobe-lab`). [`load`] then
-//! adds `libtorch_cuda.so`, and from then on libtorch has CUDA devices. A run on the CPU uses nothing of this module.
+//! This program is linked with only the CPU part of libtorch, so that it starts without CUDA. For a run on CUDA
+//! devices, zprobe puts the directory of a libtorch with CUDA at the beginning of this program's library path (`native`
+//! of the crate `zprobe-lab`). [`load`] then adds `libtorch_cuda.so`, and from then on libtorch has CUDA devices. A run
+//! on the CPU uses nothing of this module.
 
 mod host_copy;
 mod library;
@@ -24,7 +25,7 @@ const LIBTORCH_CUDA: &str = "libtorch_cuda.so";
 /// The file name of libtorch's CPU part, which this program is linked with.
 const LIBTORCH_CPU: &str = "libtorch_cpu.so";
 
-/// The file name of NCCL, the only name in NVIDIA's wheel.
+/// The file name of the NCCL library. NVIDIA's wheel has the library under no other name.
 const NCCL: &str = "libnccl.so.2";
 
 /// Loads libtorch's CUDA part without a call to CUDA, so that this process can still fork: a forked child cannot use
@@ -33,7 +34,7 @@ pub fn load() -> Result<()> {
     Library::open(LIBTORCH_CUDA).map(drop).context("this libtorch has no CUDA")
 }
 
-/// The device of the rank with this local rank: GPUs are assigned to ranks in turn.
+/// The device of the rank whose local rank is `rank`. GPUs are assigned to local ranks in turn.
 pub fn device_of(spec: &RunSpec, rank: usize) -> Result<Device> {
     match spec.device {
         spec::Device::Cpu => Ok(Device::Cpu),
@@ -53,7 +54,7 @@ pub fn name(device: Device) -> String {
     }
 }
 
-/// The usable GPUs, or the reasons why they cannot be used. Afterwards this process cannot fork.
+/// The usable GPUs, or the reasons why they cannot be used. After this call the process cannot fork.
 pub fn describe() -> Gpus {
     let words = |error: anyhow::Error| format!("{error:#}");
     let names = names();
@@ -79,7 +80,8 @@ fn names() -> Result<Vec<String>> {
         .map_err(refused("name its GPUs"))
 }
 
-/// The release and the directory of the loaded libtorch; an error if it has no CUDA or cannot use all `gpus`.
+/// The release and the directory of the loaded libtorch; an error if this libtorch has no CUDA or cannot use all
+/// `gpus`.
 fn libtorch(gpus: usize) -> Result<String> {
     let directory = Library::open(LIBTORCH_CPU)?.directory()?;
     // The CUDA part is loaded first, because libtorch caches the result of the first query for CUDA.
@@ -100,12 +102,14 @@ fn libtorch(gpus: usize) -> Result<String> {
     Ok(name)
 }
 
-/// The minor release, `2.11` of `2.11.0`: patch releases have the same interface.
+/// The minor release of a full release number: `2.11` for `2.11.0`. All patch releases of a minor release have the same
+/// interface.
 fn minor(release: &str) -> &str {
     release.rsplit_once('.').map_or(release, |(minor, _)| minor)
 }
 
-/// The path of the NCCL library that libtorch has loaded, or else the one that the loader finds.
+/// The path of the NCCL library that libtorch has loaded, or of the library that the loader finds if libtorch has
+/// loaded none.
 fn nccl() -> Result<String> {
     let directory = Library::open(NCCL).context("no NCCL library")?.directory()?.canonicalize()?;
     Ok(directory.join(NCCL).display().to_string())

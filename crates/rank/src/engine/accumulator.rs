@@ -1,7 +1,7 @@
-//! A gradient flow with a separate flat accumulator, which is reduced as a whole at the boundary.
+//! A gradient flow with a separate flat accumulator, which is reduced as a whole at the gradient accumulation boundary.
 //!
-//! The module follows DeepSpeed's `BF16_Optimizer` in `runtime/bf16_optimizer.py`: after each backward
-//! `update_hp_grads` adds every `param.grad` to `fp32_groups_gradients_flat`, and at the boundary
+//! The module follows DeepSpeed's `BF16_Optimizer` in `runtime/bf16_optimizer.py`: after each backward pass,
+//! `update_hp_grads` adds every `param.grad` to `fp32_groups_gradients_flat`, and at the boundary,
 //! `DeepSpeedEngine.allreduce_gradients` sums that buffer over the ranks and multiplies it by `1/W`.
 
 use std::rc::Rc;

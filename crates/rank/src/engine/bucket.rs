@@ -10,7 +10,7 @@ use super::flat::narrow;
 /// The gradient bucket of one rank.
 pub struct Bucket {
     capacity: usize,
-    /// The number of elements that fit, at most that of the model.
+    /// The number of elements that fit into the bucket, limited to the number of elements in the model.
     room: usize,
     kind: Kind,
     device: Device,
@@ -23,17 +23,17 @@ pub struct Bucket {
     elements: usize,
 }
 
-/// The content of a bucket that was emptied.
+/// The content that was taken out of a bucket.
 pub struct BucketContents {
-    /// The gradients one after the other, in the communication dtype.
+    /// The concatenated gradients, in the communication dtype.
     pub wire: Tensor,
-    /// The indices of the parameters, in the same order.
+    /// The indices of the parameters, in the order of their gradients.
     pub params: Vec<usize>,
 }
 
 impl Bucket {
-    /// An empty bucket of this kind and on this device. `capacity` is its nominal number of elements, `room` the number
-    /// that it accepts, and `most` the number of all elements in the model.
+    /// Creates an empty bucket for elements of this kind on this device. `capacity` is the nominal number of elements,
+    /// `room` is the number of elements that the bucket accepts, and `most` is the number of elements in the model.
     pub fn new(
         (capacity, room): (usize, usize),
         most: usize,
@@ -79,7 +79,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// The gradient that was added last.
+    /// The gradient that was added to the bucket last.
     pub fn last(&self) -> Option<&Tensor> {
         self.pieces.last()
     }

@@ -40,7 +40,7 @@ pub fn global_norm(context: &Context, partition: &Tensor) -> Result<f64> {
     for chunk in partition.f_split(CHUNK, 0)? {
         square += chunk.to_kind(Kind::Double).square().sum(Kind::Double);
     }
-    // The sum of an offloaded gradient is on the host, but collectives need it on the rank's device.
+    // The sum of an offloaded gradient is on the host, but collectives need the sum on the rank's device.
     let square = square.to_device(context.device);
     context.groups.norm.run(Collective::AllReduce(&square), "squared gradient norm")?;
     Ok(square.double_value(&[0]).sqrt())

@@ -13,11 +13,11 @@ use super::settings::NativeSettings;
 use crate::dtype::kind_of;
 use crate::recorder::{BufferPieces, BufferPlace, EventRecorder};
 
-/// The run, and this rank's process groups and recorder.
+/// The context of the engine: the run, and this rank's process groups and recorder.
 pub struct Context {
     /// The specification of the run.
     pub spec: RunSpec,
-    /// The plan: the parameters, and the gradients that they should get.
+    /// The plan: the parameters, and the gradients that each parameter should get.
     pub plan: Plan,
     /// The partitioning of parameters and gradients among the ranks.
     pub partitioning: Partitioning,
@@ -80,7 +80,7 @@ impl Context {
         self.zeros(numel, kind_of(self.settings.accumulation_dtype))
     }
 
-    /// A buffer with one flat piece per parameter, in the model's order.
+    /// Makes a buffer of one flat `piece` per parameter, in the model's order.
     pub fn in_model_order(
         &self,
         kind: Kind,

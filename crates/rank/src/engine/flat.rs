@@ -14,7 +14,7 @@ pub fn narrow(flat: &Tensor, range: Range<usize>) -> Result<Tensor> {
 
 /// A copy of a rank's partition of a flat buffer.
 pub fn partition_of(partitioning: &Partitioning, flat: &Tensor, rank: usize) -> Result<Tensor> {
-    let runs = partitioning.runs(rank, 0..partitioning.partition_numel());
-    let pieces = runs.map(|run| narrow(flat, run.flat)).collect::<Result<Vec<_>>>()?;
+    let ranges = partitioning.runs(rank, 0..partitioning.partition_numel());
+    let pieces = ranges.map(|range| narrow(flat, range.flat)).collect::<Result<Vec<_>>>()?;
     Ok(Tensor::f_cat(&pieces, 0)?)
 }

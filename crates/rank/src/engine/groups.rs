@@ -1,4 +1,4 @@
-//! The process groups of the engine, by the purpose of their collectives.
+//! The process groups of the engine: one for each purpose of a collective.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ pub struct EngineGroups {
     pub gradients: Rc<dyn Collectives>,
     /// The group that agrees whether a gradient overflowed.
     pub overflow: Rc<dyn Collectives>,
-    /// The group that adds up the global norm: its ranks' partitions make up the whole gradient.
+    /// The group that adds up the global norm. The partitions of its ranks make up the whole gradient.
     pub norm: Rc<dyn Collectives>,
     /// The group that gathers parameters.
     pub parameters: Rc<dyn Collectives>,

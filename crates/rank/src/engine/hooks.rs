@@ -10,13 +10,13 @@ use tch::Tensor;
 use super::flow::GradientFlow;
 use crate::shim::autograd::{HookKind, register_hook};
 
-/// A gradient flow that the engine shares with the hooks, which use it during a backward pass.
+/// A gradient flow that the engine shares with the hooks. The hooks use the flow during a backward pass.
 pub type SharedFlow = Rc<RefCell<Box<dyn GradientFlow>>>;
 
 /// A hook to register on a parameter.
 #[derive(Clone, Copy)]
 pub struct Hook {
-    /// The kind of the hook, which decides how it is attached.
+    /// The kind of the hook, which decides how the hook is attached.
     pub kind: HookKind,
     /// The function that autograd calls with the address of the hooks' state and the index of the parameter.
     pub callback: extern "C" fn(*mut c_void, usize),
@@ -30,7 +30,7 @@ impl Hook {
 
 /// The hooks on all trainable parameters.
 pub struct Hooks {
-    /// The state of the hooks. Autograd holds its address.
+    /// The state of the hooks. Autograd holds the address of the state.
     state: Rc<HookState>,
 }
 

@@ -14,7 +14,7 @@ use crate::recorder::{BufferPieces, BufferPlace};
 
 /// An algorithm that updates the master weights.
 pub trait UpdateRule {
-    /// Updates this rank's partition with its gradient, a flat fp32 tensor of the same length.
+    /// Updates this rank's partition with `gradient`, a flat fp32 tensor of the same length.
     fn step(&mut self, gradient: &Tensor, step: usize) -> Result<()>;
 }
 
@@ -47,13 +47,13 @@ impl UpdateRule for ParameterGroups {
     }
 }
 
-/// An optimizer with its state for one parameter group.
+/// The inner optimizer of one parameter group, with its state.
 struct InnerOptimizer {
     algorithm: Optimizer,
     steps: i32,
-    /// The first moment (mean of gradients); SGD leaves it at zero.
+    /// The first moment (mean of gradients); always zero for SGD.
     exp_avg: Tensor,
-    /// The second moment (mean of squared gradients); SGD leaves it at zero.
+    /// The second moment (mean of squared gradients); always zero for SGD.
     exp_avg_sq: Tensor,
 }
 
@@ -64,7 +64,7 @@ impl InnerOptimizer {
         Self { algorithm, steps: 0, exp_avg, exp_avg_sq }
     }
 
-    /// Updates `weights` in place. Both tensors are flat fp32 tensors of the same length.
+    /// Updates `weights` in place. `weights` and `gradient` are flat fp32 tensors of the same length.
     fn step(&mut self, weights: &mut Tensor, gradient: &Tensor) -> Result<()> {
         self.steps += 1;
         no_grad(|| match self.algorithm {
@@ -73,7 +73,7 @@ impl InnerOptimizer {
                 Ok(())
             }
             Optimizer::Adamw { lr, betas, eps, weight_decay } => {
-                // The formulas are those of torch.optim.AdamW in its single-tensor form.
+                // The formulas follow the single-tensor form of torch.optim.AdamW.
                 let _ = weights.f_mul_scalar_(1.0 - lr * weight_decay)?;
                 let _ = self.exp_avg.f_lerp_(gradient, 1.0 - betas[0])?;
                 self.exp_avg_sq =

@@ -1,4 +1,5 @@
-//! A gradient flow in which hooks fill an IPG bucket, which is reduced when it is full and after the last gradient.
+//! A gradient flow in which hooks fill an IPG bucket. A bucket is reduced when the next gradient does not fit, and the
+//! last bucket is reduced after the last gradient.
 //!
 //! The module follows `DeepSpeedZeroOptimizer` in `runtime/zero/stage_1_and_2.py`. A hook on every parameter
 //! accumulates the gradient and copies it into the bucket (`reduce_independent_p_g_buckets_and_remove_grads`). A full
@@ -27,13 +28,13 @@ use crate::shim::autograd::clear_grad;
 pub struct IpgBuckets {
     context: Rc<Context>,
     params: Vec<Tensor>,
-    /// The sums over microbatches in flat order; `None` if gradients are accumulated in autograd's own `param.grad`.
+    /// The gradients summed over microbatches, in flat order; `None` if autograd accumulates them in `param.grad`.
     accumulated: Option<Tensor>,
     bucket: Bucket,
     reduction: Box<dyn BucketReduction>,
     host: Option<HostGradient>,
     current: Microbatch,
-    /// True for each parameter whose gradient was put into a bucket in this backward pass.
+    /// For each parameter, true if the parameter's gradient was put into a bucket in this backward pass.
     queued: Vec<bool>,
     flushes: usize,
 }
@@ -46,7 +47,7 @@ impl IpgBuckets {
         reduction: Box<dyn BucketReduction>,
     ) -> Result<Self> {
         let Context { spec, settings, partitioning, .. } = &*context;
-        // From stage 2 on nothing is accumulated before the reduction.
+        // From stage 2 on, no gradients are accumulated before the reduction.
         let accumulated = (settings.accumulation_dtype != spec.dtype && spec.stage < 2)
             .then(|| context.gradient_buffer(partitioning.numel()))
             .transpose()?;
@@ -84,7 +85,8 @@ impl IpgBuckets {
         Ok(())
     }
 
-    /// A parameter's flat sum over the microbatches that are not reduced yet; zeros if no gradient has arrived.
+    /// A parameter's flat gradient, summed over the microbatches that are not reduced yet; zeros if no gradient has
+    /// arrived.
     pub fn accumulated(&self, param: usize) -> Result<Tensor> {
         let tensor = &self.params[param];
         Ok(match (&self.accumulated, self.context.partitioning.place(param)) {
@@ -97,7 +99,7 @@ impl IpgBuckets {
         })
     }
 
-    /// This rank's partition of the gradients that are averaged so far.
+    /// This rank's partition of the gradients that have been averaged so far.
     pub fn averaged(&self) -> &Tensor {
         self.reduction.averaged()
     }
@@ -107,8 +109,8 @@ impl IpgBuckets {
         &mut self.bucket
     }
 
-    /// Puts the accumulated gradient of a parameter into the bucket. A full bucket is reduced first, and an oversized
-    /// gradient is reduced by itself.
+    /// Puts the accumulated gradient of a parameter into the bucket. If the gradient does not fit, the content of the
+    /// bucket is reduced first. A gradient larger than the bucket is reduced separately.
     pub fn put_into_bucket(&mut self, param: usize) -> Result<()> {
         self.queued[param] = true;
         let gradient = self.accumulated(param)?;
@@ -124,8 +126,8 @@ impl IpgBuckets {
         self.bucket.put(param, &gradient)
     }
 
-    /// Puts the gradients of parameters into the bucket that this backward pass did not use. They may have gradients of
-    /// earlier passes, or of other ranks.
+    /// Adds to the bucket the gradients of all parameters that this backward pass did not use. Such a parameter may
+    /// have gradients of earlier passes, or gradients on other ranks.
     pub fn put_the_rest_into_bucket(&mut self) -> Result<()> {
         for param in (0..self.params.len()).rev() {
             if !self.queued[param] && self.context.plan.params()[param].trainable {
@@ -143,7 +145,8 @@ impl IpgBuckets {
 
     /// Reduces the remaining content of the bucket, after the last gradient.
     pub fn flush_the_rest(&mut self) -> Result<()> {
-        // The bucket is empty after an oversized gradient at the end. A step without any flush still emits an event.
+        // The bucket is empty if the last gradient was larger than the bucket. A step without any flush still emits an
+        // event.
         if self.bucket.is_empty() && self.flushes > 0 {
             return Ok(());
         }
@@ -164,8 +167,8 @@ impl IpgBuckets {
         self.reduction.average(contents)
     }
 
-    /// Waits for the reductions of this backward pass, and clears the local gradients: only the owners keep the
-    /// averages.
+    /// Waits for the reductions of this backward pass, and clears the local gradients. Only the owners keep the
+    /// averaged gradients.
     pub fn finish(&mut self) -> Result<()> {
         self.reduction.finish()?;
         self.forget_local()?;

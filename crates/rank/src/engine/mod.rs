@@ -1,11 +1,11 @@
 //! The native engine: ZeRO stages 0 to 3 with gradient accumulation, modelled after DeepSpeed.
 //!
-//! A step runs forward and backward `GA` times. At the gradient accumulation boundary follow the remaining reductions,
-//! the inner optimizer's step on this rank's partition of the fp32 master weights, and an all-gather of the updated
-//! parameters. A [`flow::GradientFlow`] stores the gradients in between.
+//! A step runs forward and backward `GA` times. At the gradient accumulation boundary, the engine runs the remaining
+//! reductions, the inner optimizer's step on this rank's partition of the fp32 master weights, and an all-gather of the
+//! updated parameters. A [`flow::GradientFlow`] stores the gradients between backward and the inner optimizer.
 //!
-//! The code here has no deliberate faults. [`crate::assembly`] puts the parts together, and replaces a sound part by a
-//! faulty one if a fault is injected.
+//! The code of this module has no deliberate faults. [`crate::assembly`] puts the parts together, and replaces a sound
+//! part by a faulty one if a fault is injected.
 //!
 //! | module | content |
 //! |------|---------------|
@@ -58,7 +58,7 @@ use crate::shim::autograd::walk_graph;
 
 /// The native engine of one rank, made of its replaceable parts.
 pub struct Engine {
-    /// The run, and this rank's process groups and recorder.
+    /// The context that all parts of the engine share.
     pub context: Rc<Context>,
     /// The model with its data.
     pub model: Box<dyn ProbeModel>,
@@ -175,12 +175,12 @@ impl Engine {
     /// Passes all gradients of a backward pass to the flow.
     fn hand_over(&self) -> Result<()> {
         let params = self.model.parameters();
-        let mut there = (0..params.len()).filter(|&param| params[param].grad().defined());
-        there.try_for_each(|param| self.flow.borrow_mut().arrived(param))
+        let mut with_gradient = (0..params.len()).filter(|&param| params[param].grad().defined());
+        with_gradient.try_for_each(|param| self.flow.borrow_mut().arrived(param))
     }
 
-    /// Records the gradient of only this microbatch, which autograd computes without any hook or buffer. The loss is
-    /// scaled as in the engine, because small gradients would underflow in fp16 otherwise.
+    /// Records the gradient of only this microbatch, which autograd computes without any hook or buffer. The loss has
+    /// the engine's loss scale, because small gradients would underflow in fp16 without the scale.
     fn record_local_gradient(&self, loss: &Tensor, microbatch: Microbatch) -> Result<()> {
         let params = self.model.parameters();
         let gradients = Tensor::f_run_backward(&[loss], params, true, false)?;

@@ -14,14 +14,14 @@ use crate::cuda::{HostCopy, SideStream};
 pub struct HostGradient {
     /// The buffer in host memory; pinned if the gradient comes from a GPU.
     buffer: Tensor,
-    /// The stream for copies from a GPU in parallel to the computation; `None` on the CPU.
+    /// The stream in which copies from a GPU run in parallel to the computation; `None` on the CPU.
     stream: Option<SideStream>,
     /// The copy in progress, if there is one.
-    going: Option<HostCopy>,
+    running: Option<HostCopy>,
 }
 
 impl HostGradient {
-    /// The buffer of a run with offload; `None` without offload.
+    /// Creates the host buffer; `None` if the run does not offload the optimizer.
     pub fn of(context: &Context) -> Result<Option<Self>> {
         if context.spec.offload == Offload::None {
             return Ok(None);
@@ -33,21 +33,21 @@ impl HostGradient {
         if stream.is_some() {
             buffer = buffer.f_pin_memory(context.device)?;
         }
-        Ok(Some(Self { buffer, stream, going: None }))
+        Ok(Some(Self { buffer, stream, running: None }))
     }
 
-    /// Replaces the content of the buffer by the averaged gradient. From a GPU, the function returns before the copy is
-    /// complete.
+    /// Replaces the content of the host buffer by the averaged gradient. If this gradient is on a GPU, the function
+    /// returns before the copy is complete.
     pub fn copy_from(&mut self, averaged: &Tensor) -> Result<()> {
         self.wait()?;
         let Some(stream) = &self.stream else { return Ok(self.buffer.f_copy_(averaged)?) };
         // The source is a separate copy, because the averaged gradient is overwritten while the transfer runs.
         let source = averaged.f_to_dtype(Kind::Float, false, true)?;
-        self.going = Some(HostCopy::start(stream, source, &self.buffer)?);
+        self.running = Some(HostCopy::start(stream, source, &self.buffer)?);
         Ok(())
     }
 
-    /// A copy of the gradient that was transferred last.
+    /// A copy of the gradient that was last transferred to the host.
     pub fn gradient(&mut self) -> Result<Tensor> {
         self.wait()?;
         Ok(self.buffer.copy())
@@ -55,6 +55,6 @@ impl HostGradient {
 
     /// Waits for the copy in progress, if there is one.
     fn wait(&mut self) -> Result<()> {
-        self.going.take().map_or(Ok(()), HostCopy::wait)
+        self.running.take().map_or(Ok(()), HostCopy::wait)
     }
 }

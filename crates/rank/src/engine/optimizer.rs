@@ -22,7 +22,7 @@ use crate::recorder::{BufferPieces, BufferPlace};
 /// The master weights and the inner optimizers of one rank.
 pub struct ShardedOptimizer {
     context: Rc<Context>,
-    /// This rank's partition in fp32; on the host if the optimizer is offloaded.
+    /// This rank's partition of the master weights; on the host if the optimizer is offloaded.
     master: Tensor,
     parts: StepParts,
 }
@@ -37,7 +37,7 @@ pub struct StepParts {
     pub update: Box<dyn UpdateRule>,
 }
 
-/// The master weights: an fp32 copy of this rank's partition of the parameters.
+/// Creates the master weights: an fp32 copy of `own`, this rank's partition of the parameters.
 pub fn master_weights(context: &Context, own: &Tensor) -> Result<Tensor> {
     let home = match context.spec.offload {
         Offload::None => context.device,

@@ -1,9 +1,9 @@
 //! The model's parameters on one rank, in the model's dtype.
 //!
-//! Up to stage 2 the parameters are views of one flat buffer, which every rank has whole; after a step all ranks gather
-//! the updates of the owners (`all_gather_dp_groups`, `runtime/utils.py`). In stage 3 a rank keeps only its partition,
-//! and gathers the whole only for forward and backward (`runtime/zero/partitioned_param_coordinator.py`; here the whole
-//! model is one module).
+//! Up to stage 2, the parameters are views of one flat buffer with all parameters on every rank; after a step, all
+//! ranks gather the updates of the owners (`all_gather_dp_groups`, `runtime/utils.py`). In stage 3, a rank keeps only
+//! its partition, and gathers all parameters only for forward and backward
+//! (`runtime/zero/partitioned_param_coordinator.py`; here the whole model is one module).
 
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ pub struct Parameters {
     context: Rc<Context>,
     /// The parameters, which share their storage with the model.
     tensors: Vec<Tensor>,
-    /// The flat buffer whose views are the trainable parameters; `None` while they are released.
+    /// The flat buffer whose views are the trainable parameters; `None` while the parameters are released.
     flat: Option<Tensor>,
     /// This rank's partition of the parameters.
     own: Tensor,
@@ -103,10 +103,10 @@ impl Parameters {
             let gather = Collective::AllGather { output: &output, input: &input };
             groups.parameters.run(gather, "parameters")?;
             for rank in 0..world_size {
-                for run in partitioning.runs(rank, part.clone()) {
-                    let first = rank * part.len() + run.partition.start - part.start;
-                    let piece = narrow(&output, first..first + run.partition.len())?;
-                    narrow(&flat, run.flat)?.f_copy_(&piece)?;
+                for range in partitioning.runs(rank, part.clone()) {
+                    let first = rank * part.len() + range.partition.start - part.start;
+                    let piece = narrow(&output, first..first + range.partition.len())?;
+                    narrow(&flat, range.flat)?.f_copy_(&piece)?;
                 }
             }
             start = part.end;

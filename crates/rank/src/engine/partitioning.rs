@@ -3,7 +3,7 @@
 //! Parameters that are cut together form a unit. In stages 1 and 2 a unit is a parameter group
 //! (`DeepSpeedZeroOptimizer.flatten_dense_tensors_aligned` in `runtime/zero/stage_1_and_2.py`), in stage 3 a single
 //! parameter (`Init._partition_param` in `runtime/zero/partition_parameters.py`). Stage 3 pads units to the world size
-//! (`Init._aligned_size`). Stage 0 cuts nothing and pads nothing: every rank owns everything.
+//! (`Init._aligned_size`). Stage 0 neither cuts nor pads units: every rank owns the whole flat buffer.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use zprobe_model::spec::{Plan, RunSpec};
 /// (`nccl_start_alignment_factor` in DeepSpeed).
 pub const ALIGNMENT: usize = 2;
 
-/// Consecutive parameters, with padding at the end so that every rank owns an equal part.
+/// Consecutive parameters that are cut together, with padding at the end so that every rank owns an equal part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ParameterUnit {
     /// The indices of the unit's parameters.
@@ -47,7 +47,7 @@ pub struct ContiguousRange {
     pub flat: Range<usize>,
 }
 
-/// The flat buffer of a run's trainable parameters, and the owner of each part of it.
+/// The layout of a run's trainable parameters in the flat buffer, and the owner of each part of the buffer.
 #[derive(Clone, Debug)]
 pub struct Partitioning {
     units: Vec<ParameterUnit>,
@@ -112,7 +112,7 @@ impl Partitioning {
         self.units.last().map_or(0, |unit| unit.start + unit.part)
     }
 
-    /// True if every rank owns everything.
+    /// True if every rank owns the whole flat buffer (stage 0).
     pub fn is_replicated(&self) -> bool {
         self.replicated
     }
@@ -140,9 +140,9 @@ impl Partitioning {
         (0..self.world_size)
             .flat_map(|rank| {
                 let place = place.clone();
-                self.runs(rank, 0..self.partition_numel()).filter_map(move |run| {
-                    let (start, end) = overlap(&run.flat, &place)?;
-                    let offset = run.partition.start + start - run.flat.start;
+                self.runs(rank, 0..self.partition_numel()).filter_map(move |range| {
+                    let (start, end) = overlap(&range.flat, &place)?;
+                    let offset = range.partition.start + start - range.flat.start;
                     Some(ParameterSlice {
                         rank,
                         param: start - place.start..end - place.start,
@@ -153,7 +153,7 @@ impl Partitioning {
             .collect()
     }
 
-    /// Maps a range of a rank's partition to the flat buffer, as contiguous pieces.
+    /// Maps a range of a rank's partition to contiguous ranges of the flat buffer.
     pub fn runs(
         &self,
         rank: usize,
@@ -167,9 +167,11 @@ impl Partitioning {
         })
     }
 
-    /// The layout of a rank's partition: its pieces of parameters and of padding.
+    /// The layout of a rank's partition: the pieces of parameters and of padding in the partition.
     pub fn layout(&self, rank: usize) -> Vec<Segment> {
-        self.runs(rank, 0..self.partition_numel()).flat_map(|run| self.segments(run.flat)).collect()
+        self.runs(rank, 0..self.partition_numel())
+            .flat_map(|range| self.segments(range.flat))
+            .collect()
     }
 
     /// The pieces of parameters and of padding in a range of the flat buffer.
@@ -193,8 +195,8 @@ impl Partitioning {
     }
 }
 
-/// The indices of the trainable parameters by parameter group. The groups are a single one, or one with weight decay
-/// and one of one-dimensional parameters, which usually have no weight decay.
+/// The indices of the trainable parameters by parameter group. There is a single group, or there are two: the second
+/// group has the one-dimensional parameters, which usually have no weight decay.
 fn parameter_groups(spec: &RunSpec, plan: &Plan) -> Vec<Vec<usize>> {
     let trainable = (0..plan.params().len()).filter(|&param| plan.params()[param].trainable);
     if spec.parameter_groups.unwrap_or(1) < 2 {

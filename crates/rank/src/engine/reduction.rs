@@ -24,17 +24,17 @@ pub trait BucketReduction {
     /// Waits until all buckets are averaged.
     fn finish(&mut self) -> Result<()>;
 
-    /// This rank's partition of the gradients that are averaged so far.
+    /// This rank's partition of the gradients that have been averaged so far.
     fn averaged(&self) -> &Tensor;
 
     /// Sets the averaged gradients of the step to zero.
     fn zero(&mut self) -> Result<()>;
 }
 
-/// The reduction of the sound engine, which averages buckets into this rank's partition.
+/// The reduction of the engine without faults, which averages buckets into this rank's partition.
 pub struct Reducer {
     context: Rc<Context>,
-    way: ReductionCollective,
+    collective: ReductionCollective,
     /// True if reductions overlap with the backward pass (`overlap_comm`).
     overlaps: bool,
     /// This rank's partition of the averaged gradient, summed over the reductions of the step.
@@ -43,7 +43,7 @@ pub struct Reducer {
     launched: Option<RunningReduction>,
 }
 
-/// The collective that brings gradients to their owners.
+/// The collective that reduces gradients to their owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReductionCollective {
     /// An all-reduce: each rank gets the whole bucket.
@@ -84,14 +84,14 @@ impl Reducer {
     /// Creates a reducer whose averages are zero.
     pub fn new(context: Rc<Context>) -> Result<Self> {
         let spec = &context.spec;
-        let way = match (spec.stage, spec.reduce_scatter() == Some(true)) {
+        let collective = match (spec.stage, spec.reduce_scatter() == Some(true)) {
             (0, _) | (_, false) => ReductionCollective::AllReduce,
             (3, true) => ReductionCollective::ReduceScatter,
             (_, true) => ReductionCollective::ReduceToOwners,
         };
         let overlaps = spec.overlap_comm() == Some(true);
         let averaged = context.gradient_buffer(context.partitioning.partition_numel())?;
-        Ok(Self { context, way, overlaps, averaged, launched: None })
+        Ok(Self { context, collective, overlaps, averaged, launched: None })
     }
 
     /// Starts the reduction of a bucket.
@@ -102,14 +102,14 @@ impl Reducer {
         if !self.context.spec.divides_last() {
             let _ = wire.f_div_scalar_(self.context.settings.average_divisor)?;
         }
-        match self.way {
+        match self.collective {
             ReductionCollective::AllReduce => self.all_reduce(&wire, &params),
             ReductionCollective::ReduceToOwners => self.reduce_to_owners(&wire, &params),
             ReductionCollective::ReduceScatter => self.reduce_scatter(&wire, &params),
         }
     }
 
-    /// Starts an all-reduce of a bucket; afterwards each rank keeps the slices that it owns.
+    /// Starts an all-reduce of a bucket, after which each rank keeps the slices that it owns.
     fn all_reduce(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let pending =
             self.context.groups.gradients.start(Collective::AllReduce(wire), &purpose(params))?;
@@ -121,7 +121,7 @@ impl Reducer {
         Ok(RunningReduction { pending: vec![pending], arrivals: arrivals.collect() })
     }
 
-    /// Starts a separate reduction for each owner, because ranks own parts of different sizes, or nothing.
+    /// Starts a separate reduction for each owner, because ranks own parts of different sizes, or no part at all.
     fn reduce_to_owners(&self, wire: &Tensor, params: &[usize]) -> Result<RunningReduction> {
         let placed = self.placed(params);
         let mut launched = RunningReduction { pending: Vec::new(), arrivals: Vec::new() };

@@ -10,12 +10,12 @@ use zprobe_model::spec::{Dtype, LossScale, RunSpec};
 const SCALE_FACTOR: f64 = 2.0;
 /// The number of steps without overflow after which the loss scale grows (`loss_scale_window`).
 const WINDOW: usize = 1000;
-/// The loss scale shrinks from this overflow on (`hysteresis`).
+/// The number of the first overflow that shrinks the loss scale, counted from 1 (`hysteresis`).
 const HYSTERESIS: u32 = 2;
 /// The smallest loss scale (`min_loss_scale`).
 const SMALLEST: f64 = 1.0;
 
-/// A loss scaler: losses are multiplied by the scale, and gradients divided.
+/// An algorithm for the loss scale, by which losses are multiplied and gradients are divided.
 pub trait Scaler {
     /// The loss scale of the current step.
     fn scale(&self) -> f64;
@@ -27,14 +27,14 @@ pub trait Scaler {
     fn update(&mut self, overflow: bool);
 }
 
-/// A static or dynamic loss scale, with the state of the dynamic one.
+/// A static or dynamic loss scale, with the counters of a dynamic scale.
 pub struct LossScaler {
     scale: f64,
     is_dynamic: bool,
-    /// The scale shrinks at an overflow if this counter has come down to 1.
+    /// The number of overflows up to and including the one that shrinks the scale.
     hysteresis: u32,
     /// The number of steps since the last overflow.
-    calm: usize,
+    steps_since_overflow: usize,
 }
 
 impl LossScaler {
@@ -48,7 +48,7 @@ impl LossScaler {
             scale: loss_scale.initial(),
             is_dynamic: matches!(loss_scale, LossScale::Dynamic { .. }),
             hysteresis: HYSTERESIS,
-            calm: 0,
+            steps_since_overflow: 0,
         }
     }
 }
@@ -68,15 +68,15 @@ impl Scaler for LossScaler {
             return;
         }
         if overflow {
-            self.calm = 0;
+            self.steps_since_overflow = 0;
             if self.hysteresis > 1 {
                 self.hysteresis -= 1;
             } else {
                 self.scale = (self.scale / SCALE_FACTOR).max(SMALLEST);
             }
         } else {
-            self.calm += 1;
-            if self.calm.is_multiple_of(WINDOW) {
+            self.steps_since_overflow += 1;
+            if self.steps_since_overflow.is_multiple_of(WINDOW) {
                 self.hysteresis = HYSTERESIS;
                 self.scale *= SCALE_FACTOR;
             }

@@ -5,7 +5,7 @@ use zprobe_model::spec::{Dtype, RunSpec};
 /// The numbers and dtypes of one rank, which follow from the run's specification.
 #[derive(Clone)]
 pub struct NativeSettings {
-    /// The rank whose partition this rank holds: this rank itself, unless a fault changes it.
+    /// The rank whose partition this rank holds: this rank itself, unless a fault puts another rank in its place.
     pub owner: usize,
     /// The divisor of each loss, which makes the sum over a step's microbatches a mean.
     pub loss_divisor: f64,
@@ -15,15 +15,15 @@ pub struct NativeSettings {
     pub accumulation_dtype: Dtype,
     /// The dtype in which gradients are communicated between ranks.
     pub wire_dtype: Dtype,
-    /// The number of buffers that an IPG bucket fills in turn. With two, one is reduced while the other is filled; with
-    /// zero, gradients stay in place until they are reduced.
+    /// The number of buffers that an IPG bucket fills in turn. With two buffers, one buffer is reduced while the other
+    /// is filled. With zero buffers, gradients stay in place until they are reduced.
     pub bucket_buffers: usize,
     /// The number of elements that a bucket accepts.
     pub bucket_room: usize,
 }
 
 impl NativeSettings {
-    /// The settings of a sound rank.
+    /// The settings of a rank without a fault.
     pub fn new(spec: &RunSpec, rank: usize) -> Self {
         Self {
             owner: rank,

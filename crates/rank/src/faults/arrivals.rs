@@ -15,7 +15,7 @@ use crate::engine::flow::GradientFlow;
 /// A function that changes the flat gradient of a parameter in place.
 type GradientChange = Box<dyn FnMut(&mut Tensor, usize, Microbatch) -> Result<()>>;
 
-/// The fault that changes gradients when they arrive; `None` for other faults.
+/// Returns the implementation of a fault that changes gradients when they arrive at the flow; `None` for other faults.
 pub fn flow_fault<F: GradientFlow>(
     fault: Injected,
     params: &[Tensor],

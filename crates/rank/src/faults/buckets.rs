@@ -13,7 +13,7 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow as _;
 use crate::engine::ipg::IpgBuckets;
 
-/// The fault of a flow through buckets; `None` for other faults.
+/// Returns the implementation of a fault that only a flow through buckets can have; `None` for other faults.
 pub fn flow_fault(
     fault: Injected,
     context: &Rc<Context>,
@@ -49,7 +49,7 @@ pub fn flow_fault(
     })
 }
 
-/// The fault that replaces the reduction by a function.
+/// A fault that replaces the reduction by a function.
 struct Reduces(fn(&mut IpgBuckets) -> Result<()>);
 
 impl FlowFault<IpgBuckets> for Reduces {

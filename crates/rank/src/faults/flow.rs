@@ -12,7 +12,7 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// A fault of a gradient flow. The default of each method calls the sound flow.
+/// A fault of a gradient flow. The default methods call the sound flow.
 pub trait FlowFault<F: GradientFlow> {
     /// Replaces [`GradientFlow::begin`].
     fn begin(&mut self, flow: &mut F, microbatch: Microbatch) -> Result<()> {
@@ -45,7 +45,7 @@ pub trait FlowFault<F: GradientFlow> {
     }
 }
 
-/// A sound gradient flow, wrapped with a fault.
+/// A sound gradient flow with a fault that replaces some of its methods.
 struct FaultyFlow<F> {
     flow: F,
     fault: Box<dyn FlowFault<F>>,
@@ -85,7 +85,7 @@ impl<F: GradientFlow> GradientFlow for FaultyFlow<F> {
     }
 }
 
-/// The accumulator for the engine, with a fault if the fault asks for one.
+/// The accumulator for the engine, faulty if `fault` is a fault of accumulators.
 pub fn accumulator(
     fault: Injected,
     context: &Rc<Context>,
@@ -99,7 +99,7 @@ pub fn accumulator(
     Ok(with(sound, faulty.or_else(|| of_either(fault, context, params))))
 }
 
-/// The bucket flow for the engine, with a fault if the fault asks for one.
+/// The bucket flow for the engine, faulty if `fault` is a fault of bucket flows.
 pub fn ipg(
     fault: Injected,
     context: &Rc<Context>,
@@ -110,7 +110,7 @@ pub fn ipg(
     with(sound, faulty.or_else(|| of_either(fault, context, params)))
 }
 
-/// The fault for faults that both accumulators and buckets can have.
+/// Returns the implementation of a fault that accumulators and bucket flows can have; `None` for other faults.
 fn of_either<F: GradientFlow>(
     fault: Injected,
     context: &Rc<Context>,

@@ -12,7 +12,7 @@ use crate::collective::{Collective, Collectives, PendingCollective, SingleRank};
 use crate::engine::flat::narrow;
 use crate::engine::groups::EngineGroups;
 
-/// The process groups for the engine, one of them faulty if the fault asks for it.
+/// The process groups for the engine. One group is faulty if `fault` is a fault of collectives.
 pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: EngineGroups) -> EngineGroups {
     let EngineGroups { gradients, norm, digests, .. } = &sound;
     let (gradients, norm, digests) = (Rc::clone(gradients), Rc::clone(norm), Rc::clone(digests));
@@ -38,7 +38,7 @@ pub fn groups(fault: Injected, spec: &RunSpec, rank: usize, sound: EngineGroups)
     }
 }
 
-/// Collectives that exchange nothing, so that each rank goes on with its own input.
+/// Collectives that exchange no data, so that each rank continues with its own input.
 struct Unsummed {
     rank: usize,
 }
@@ -69,7 +69,7 @@ impl Collectives for FirstSkipped {
     }
 }
 
-/// Collectives whose result is lost, as if it were read too early: the tensor keeps its former content.
+/// Collectives whose result is lost: the output tensor keeps its former content, as if it were read too early.
 struct ResultLost(Rc<dyn Collectives>);
 
 impl Collectives for ResultLost {
@@ -94,7 +94,7 @@ impl Collectives for ResultLost {
     }
 }
 
-/// Sums that count a replicated value once per rank.
+/// Sums in which a replicated value counts once per rank, although it should count only once.
 struct Multiplied {
     norm: Rc<dyn Collectives>,
     replicas: usize,

@@ -18,13 +18,14 @@ use crate::engine::flow::GradientFlow;
 /// The value in padding that was not set to zero.
 const GARBAGE: f64 = 1e4;
 
-/// The delay of a late copy, which is much longer than a step takes to reach the optimizer.
+/// The delay of a late copy, much longer than the time from the start of the copy to the optimizer step.
 const LATE: Duration = Duration::from_millis(20);
 
 /// A function that changes this rank's partition of the gradient.
 type PartitionChange = Box<dyn FnMut(Tensor) -> Result<Tensor>>;
 
-/// The fault that changes the gradient for the optimizer, or keeps it after the step; `None` for other faults.
+/// Returns the implementation of a fault that changes the optimizer's gradient, or keeps the gradient after the step;
+/// `None` for other faults.
 pub fn flow_fault<F: GradientFlow>(
     fault: Injected,
     context: &Rc<Context>,
@@ -90,13 +91,13 @@ fn fill_padding(context: &Context, gradient: Tensor) -> Result<Tensor> {
     Ok(gradient)
 }
 
-/// Locks the host tensor, so that a copy without a wait is visible completely or not at all.
+/// Locks the host tensor, so that a copy that nothing waits for is visible completely or not at all.
 fn locked(host: &Mutex<Tensor>) -> MutexGuard<'_, Tensor> {
     host.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies without a wait. Every second copy on average, at random, runs on another thread with a delay: without the
-/// delay, the machine's load would decide how often a copy is late.
+/// Copies `source` to the host without waiting for late copies. At random, about half of the copies run late, on
+/// another thread with a delay. Without the delay, the load of the machine would decide how often a copy is late.
 fn copy_without_waiting(host: &Arc<Mutex<Tensor>>, source: Tensor) {
     // The clock is the source of randomness, because ranks that are forked from one process share every seed.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

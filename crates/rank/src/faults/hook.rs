@@ -8,7 +8,7 @@ use super::Injected;
 use crate::engine::hooks::{Hook, on_gradient};
 use crate::shim::autograd::HookKind;
 
-/// The hook for the engine, faulty if the fault asks for it.
+/// The hook for the engine, faulty if `fault` is a fault of hooks.
 pub fn hook(fault: Injected, sound: Hook) -> Hook {
     match fault {
         Some(Fault::DeadHooks) => Hook { kind: HookKind::UnkeptAccumulator, ..sound },
@@ -17,7 +17,7 @@ pub fn hook(fault: Injected, sound: Hook) -> Hook {
     }
 }
 
-/// A callback that acts like a hook that is registered twice.
+/// A callback with the effect of a hook that is registered twice.
 extern "C" fn twice(context: *mut c_void, index: usize) {
     on_gradient(context, index);
     on_gradient(context, index);

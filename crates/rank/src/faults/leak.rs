@@ -12,12 +12,12 @@ use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 use crate::engine::ipg::IpgBuckets;
 
-/// The boundary leak for an accumulator; `None` for other faults.
+/// Returns the boundary leak for an accumulator; `None` for other faults.
 pub fn of_accumulator(fault: Injected) -> Option<Box<dyn FlowFault<Accumulator>>> {
     (fault? == Fault::BoundaryLeak).then(|| Box::new(LeakyAccumulator) as _)
 }
 
-/// The boundary leak for buckets; `None` for other faults.
+/// Returns the boundary leak for a bucket flow; `None` for other faults.
 pub fn of_buckets(
     fault: Injected,
     context: &Rc<Context>,
@@ -27,13 +27,13 @@ pub fn of_buckets(
     (fault? == Fault::BoundaryLeak).then(|| Box::new(leak) as _)
 }
 
-/// Reduces at the beginning, not at the end, of the boundary's backward pass.
+/// Begins a backward pass. At the boundary, gradients are reduced at once, and not at the end of the pass.
 fn reduce_early(flow: &mut impl GradientFlow, microbatch: Microbatch) -> Result<()> {
     flow.begin(microbatch)?;
     if microbatch.boundary { flow.reduce() } else { Ok(()) }
 }
 
-/// The fault that adds the boundary microbatch to the averaged accumulator.
+/// The fault that adds the gradient of the boundary microbatch to an accumulator that is already averaged.
 struct LeakyAccumulator;
 
 impl FlowFault<Accumulator> for LeakyAccumulator {
@@ -46,7 +46,7 @@ impl FlowFault<Accumulator> for LeakyAccumulator {
     }
 }
 
-/// The fault that adds the boundary microbatch to the owners' average without the bucket.
+/// The fault that adds the gradient of the boundary microbatch to the owners' average directly, without a bucket.
 struct LeakyBuckets {
     context: Rc<Context>,
     current: Microbatch,

@@ -1,7 +1,7 @@
 //! The faults of `--inject`, as variants of the engine's parts with a deliberate bug.
 //!
-//! Each function here takes a sound part of the engine and returns the part for the engine, which is the same unless
-//! the run's fault affects it. A part with a fault wraps the sound part and delegates everything to it except the fault.
+//! Each function takes a sound part of the engine and returns the part for the engine, which is the sound part unless
+//! the run's fault affects it. A part with a fault wraps the sound part and delegates all other behaviour to it.
 //!
 //! | module | affected part |
 //! |------|-------------|
@@ -41,7 +41,7 @@ pub use self::step::{clip, scaler, update, weights};
 use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 
-/// The fault of a rank; `None` if the rank is sound.
+/// The fault of a rank; `None` if the rank has no fault.
 pub type Injected = Option<Fault>;
 
 /// The fault of a run on this rank; some faults affect only the last rank.

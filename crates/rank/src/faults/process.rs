@@ -13,7 +13,7 @@ use super::flow::FlowFault;
 use crate::engine::context::{Context, Microbatch};
 use crate::engine::flow::GradientFlow;
 
-/// The fault of a rank that dies, hangs or writes rubbish; `None` for other faults.
+/// Returns the implementation of a fault in which the rank dies, hangs or writes rubbish; `None` for other faults.
 pub fn flow_fault<F: GradientFlow>(
     fault: Injected,
     context: &Rc<Context>,

@@ -13,7 +13,7 @@ use crate::engine::context::Context;
 use crate::engine::flat::narrow;
 use crate::engine::reduction::{BucketReduction, Reducer};
 
-/// The reduction for the engine, with a fault if the fault asks for one.
+/// The reduction for the engine, faulty if `fault` is a fault of reductions.
 pub fn reduction(
     fault: Injected,
     context: &Rc<Context>,
@@ -36,7 +36,7 @@ pub fn reduction(
     Ok(Box::new(FaultyReduction { sound, fault: faulty }))
 }
 
-/// A fault of a reduction. The default of each method does nothing wrong.
+/// A fault of a reduction. The default methods do nothing.
 trait ReductionFault {
     /// Replaces [`BucketReduction::average`].
     fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()>;
@@ -50,7 +50,7 @@ trait ReductionFault {
     fn zero(&mut self) {}
 }
 
-/// A sound reducer, wrapped with a fault.
+/// A sound reducer with a fault that changes some of its operations.
 struct FaultyReduction {
     sound: Reducer,
     fault: Box<dyn ReductionFault>,
@@ -120,7 +120,7 @@ impl ReductionFault for StaleList {
             list = params;
         }
         let mut end = 0;
-        // Only parameters that fit into the buffer's elements are kept.
+        // Parameters that would end past the end of the buffer are left out.
         list.retain(|&param| {
             end += self.context.plan.params()[param].numel();
             end <= wire.numel()
@@ -153,7 +153,7 @@ struct ReductionsSwapped {
 impl ReductionFault for ReductionsSwapped {
     fn average(&mut self, sound: &mut Reducer, contents: BucketContents) -> Result<()> {
         if std::mem::take(&mut self.is_first) {
-            // The content is copied, because the buffer is filled again.
+            // The content is copied, because the bucket's buffer is filled again before this reduction.
             let BucketContents { wire, params } = contents;
             self.held = Some(BucketContents { wire: wire.copy(), params });
             return Ok(());

@@ -5,7 +5,7 @@ use zprobe_model::spec::{Dtype, Fault};
 use super::Injected;
 use crate::engine::settings::NativeSettings;
 
-/// The settings for the engine, with the wrong value if the fault asks for it.
+/// The settings for the engine, with a wrong value if `fault` is a wrong number or dtype.
 pub fn settings(fault: Injected, mut sound: NativeSettings) -> NativeSettings {
     match fault {
         Some(Fault::AccumulatedInBf16) => sound.accumulation_dtype = Dtype::Bf16,

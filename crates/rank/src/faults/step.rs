@@ -1,4 +1,5 @@
-//! Faults of the optimizer step: it keeps the loss scale, clips twice, or leaves out the update or the all-gather.
+//! Faults of the optimizer step: the step keeps the loss scale, clips twice, or leaves out the update or the
+//! all-gather.
 
 use anyhow::Result;
 use tch::Tensor;
@@ -10,7 +11,7 @@ use crate::engine::inner::{ParameterGroups, UpdateRule};
 use crate::engine::parameters::{ModelWeights, Parameters};
 use crate::engine::scaler::{LossScaler, Scaler};
 
-/// The loss scaler for the engine, faulty if the fault asks for it.
+/// The loss scaler for the engine, faulty if `fault` affects it.
 pub fn scaler(fault: Injected, sound: LossScaler) -> Box<dyn Scaler> {
     match fault {
         Some(Fault::LossScaleKept) => Box::new(ScaleKept(sound)),
@@ -35,7 +36,7 @@ impl Scaler for ScaleKept {
     }
 }
 
-/// The gradient clipping for the engine, faulty if the fault asks for it.
+/// The gradient clipping for the engine, faulty if `fault` affects it.
 pub fn clip(fault: Injected, sound: MaxNorm) -> Box<dyn Clip> {
     match fault {
         Some(Fault::ClippedTwice) => Box::new(ClippedTwice(sound)),
@@ -43,7 +44,7 @@ pub fn clip(fault: Injected, sound: MaxNorm) -> Box<dyn Clip> {
     }
 }
 
-/// A clipping that scales the gradient twice, by the same norm.
+/// A gradient clipping that scales the gradient twice, by the same norm.
 struct ClippedTwice(MaxNorm);
 
 impl Clip for ClippedTwice {
@@ -53,7 +54,7 @@ impl Clip for ClippedTwice {
     }
 }
 
-/// The inner optimizers for the engine, faulty if the fault asks for it.
+/// The inner optimizers for the engine, faulty if `fault` affects them.
 pub fn update(fault: Injected, sound: ParameterGroups) -> Box<dyn UpdateRule> {
     match fault {
         Some(Fault::StepSkipped) => Box::new(UpdateSkipped),
@@ -70,7 +71,7 @@ impl UpdateRule for UpdateSkipped {
     }
 }
 
-/// The parameters for the engine, faulty if the fault asks for it; `params` are the model's tensors.
+/// The parameters for the engine, faulty if `fault` affects them. `params` are the model's tensors.
 pub fn weights(fault: Injected, sound: Parameters, params: &[Tensor]) -> Box<dyn ModelWeights> {
     match fault {
         Some(Fault::StaleAllGather) => {
@@ -99,7 +100,7 @@ fn undone(sound: &mut Parameters, master: &Tensor, params: &[Tensor]) -> Result<
     Ok(())
 }
 
-/// Parameters with another update function.
+/// Parameters with a faulty function in place of the update.
 struct ParametersUpdated<U>(Parameters, U);
 
 impl<U: FnMut(&mut Parameters, &Tensor) -> Result<()>> ModelWeights for ParametersUpdated<U> {

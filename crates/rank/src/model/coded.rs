@@ -1,8 +1,8 @@
 //! The coded model, whose loss is linear in every parameter: `S·Σ_p <p, x[r,m,p]>`.
 //!
 //! The gradient with respect to `p` is `S·x[r,m,p]` for any value of the parameter, and `x` is a row of the run's
-//! [`Code`]. With `S = W·GA` the averaged sum consists of integers. Parameters start at small multiples of the learning
-//! rate, so that plain SGD keeps them exact, too. The [`Workload`] names the terms of each loss.
+//! [`Code`]. With `S = W·GA`, the averaged sum consists of integers. Parameters start at small multiples of the
+//! learning rate, so that plain SGD keeps the values exact, too. The [`Workload`] names the terms of each loss.
 
 use anyhow::Result;
 use tch::{Device, Kind, Tensor};
@@ -22,7 +22,7 @@ pub struct CodedModel {
     device: Device,
     code: Code,
     parameters: Vec<Tensor>,
-    /// A parameter that the engine does not know.
+    /// A parameter that the engine does not manage.
     unmanaged: Tensor,
     /// The terms of the next loss: the index of the parameter, and the data multiplied by the term's factor.
     prepared: Vec<(usize, Tensor)>,
@@ -50,7 +50,7 @@ impl CodedModel {
         Ok(Self { spec, plan, workload, rank, device, code, parameters, unmanaged, prepared })
     }
 
-    /// The terms (parameter, factor) of each loss of a microbatch, without those of frozen parameters.
+    /// The terms (parameter, factor) of each loss of a microbatch, without the terms of frozen parameters.
     fn losses(&self, step: usize, microbatch: usize) -> Vec<Vec<(usize, f64)>> {
         let trainable = |(param, _): &(usize, f64)| self.plan.params()[*param].trainable;
         let losses = self.workload.losses(step, microbatch).iter();

@@ -22,12 +22,12 @@ pub struct MlpModel {
 }
 
 impl MlpModel {
-    /// Draws the same parameters on all ranks, and this rank's samples of each global batch. The CPU draws them, so
-    /// that they are the same for every device.
+    /// Draws the parameters, which are the same on all ranks, and this rank's samples of each global batch. All values
+    /// are drawn on the CPU, so that they do not depend on the device.
     pub fn new(spec: &RunSpec, plan: &Plan, rank: usize, device: Device) -> Result<Self> {
         let kind = kind_of(spec.dtype);
         tch::manual_seed(spec.seed.cast_signed());
-        // As torch.nn.Linear initialises its parameters: uniform within ±1/sqrt(fan_in).
+        // The initial values are uniform within ±1/sqrt(fan_in), as in torch.nn.Linear.
         let bound = 1.0 / (WIDTH as f64).sqrt();
         let parameters = plan
             .params()

@@ -1,4 +1,4 @@
-//! The synthetic models, with parameters and the losses of each step and microbatch.
+//! The synthetic models: their parameters, and their losses in each step and microbatch.
 
 mod coded;
 mod mlp;
@@ -13,7 +13,7 @@ pub trait ProbeModel {
     /// are frozen.
     fn parameters(&self) -> &[Tensor];
 
-    /// The number of losses of a microbatch; each has its own backward pass.
+    /// The number of losses of a microbatch. Each loss has its own backward pass.
     fn parts(&self, step: usize, microbatch: usize) -> usize;
 
     /// Creates the data of one loss, as a data loader would.

@@ -62,7 +62,8 @@ pub fn walk_graph(loss: &Tensor, params: &[Tensor]) -> Result<Graph> {
 pub enum HookKind {
     /// A hook of `register_post_accumulate_grad_hook`, which the parameter owns.
     PostAccumulateGrad,
-    /// A hook on an `AccumulateGrad` node that nothing keeps alive: node and hook die at once, so it never fires.
+    /// A hook on an `AccumulateGrad` node that nothing keeps alive: the node and the hook are freed at once, so the
+    /// hook never fires.
     UnkeptAccumulator,
 }
 
@@ -83,7 +84,7 @@ pub unsafe fn register_hook(
         HookKind::PostAccumulateGrad => zp_post_accumulate_grad_hook,
         HookKind::UnkeptAccumulator => zp_unkept_accumulator_hook,
     };
-    // SAFETY: `param` is a live tensor; the caller vouches for callback and context.
+    // SAFETY: `param` is a live tensor; the caller guarantees that `callback` and `context` are valid.
     check(unsafe { register(ptr(param), callback, context, index) })
 }
 

@@ -149,7 +149,7 @@ impl Drop for Store {
 pub struct GlooBackend(NonNull<RawGroup>);
 
 impl GlooBackend {
-    /// Connects to all other ranks.
+    /// Connects to all other ranks of the run.
     pub fn new(
         store: &Store,
         rank: usize,
@@ -188,7 +188,7 @@ impl GlooBackend {
         BackendWork::started(unsafe { zp_reduce_scatter_sum(self.0.as_ptr(), output, input) })
     }
 
-    /// Starts to concatenate the ranks' `input` in `output`.
+    /// Starts to concatenate the `input` tensors of all ranks in `output`.
     pub fn all_gather(&self, output: &Tensor, input: &Tensor) -> Result<BackendWork> {
         // SAFETY: group and tensors are live.
         BackendWork::started(unsafe { zp_all_gather(self.0.as_ptr(), ptr(output), ptr(input)) })

@@ -1,4 +1,4 @@
-//! Fills uninitialised memory, to detect reads of it.
+//! Fills uninitialised memory with NaN, so that a read of such memory shows in the results.
 
 use anyhow::Result;
 

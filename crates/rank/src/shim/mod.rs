@@ -29,7 +29,7 @@ pub fn torch_version() -> String {
     unsafe { CStr::from_ptr(zp_torch_version()) }.to_string_lossy().into_owned()
 }
 
-/// The release of the loaded libtorch, from its build settings; empty if they do not contain it.
+/// The release of the loaded libtorch, from its build settings; empty if the settings name no release.
 pub fn loaded_release() -> String {
     // SAFETY: the shim returns NUL-terminated text that lives until this thread's next call.
     unsafe { CStr::from_ptr(zp_loaded_release()) }.to_string_lossy().into_owned()
