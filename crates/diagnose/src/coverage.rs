@@ -139,7 +139,7 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let never = |it: &RankProcess<'_>| matches!(it.last, None | Some(Event::Importing { .. }));
     let silent = observed.processes.ranks.iter().enumerate().filter(|(_, it)| never(it));
     missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it sent no events".to_owned()))));
-    if let Some(share) = case.placement.smallest_share() {
+    if let Some(share) = case.placement.smallest_share().filter(|share| *share < 1.0) {
         missing.push(format!(
             "most elements of large parameters: only the first, the last and some elements in between \
              were recorded of each piece; {}% of the elements were looked at",
@@ -181,7 +181,7 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
                 .to_owned(),
         );
     } else if terms().any(|term| scale::judge(case, term) == scale::SumVerdict::Unknown) {
-        missing.push("the scale of a term of the loss that a custom function computes".to_owned());
+        missing.push("the scale of a term of the loss: it could not be read".to_owned());
     } else if terms().filter_map(|term| law::read(spec, term)).any(|it| it.law == law::Law::Own) {
         missing.push("the law of a loss whose elements the script weighs itself".to_owned());
     }

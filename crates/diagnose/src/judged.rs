@@ -62,6 +62,6 @@ fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> Result<
         SumVerdict::Unexplained(value) => {
             Err(format!("{} times a mean, for an unknown reason", weight_text(value)))
         }
-        SumVerdict::Unknown => Err("a custom function hides it".to_owned()),
+        SumVerdict::Unknown => Err("it could not be read".to_owned()),
     }
 }

@@ -220,7 +220,7 @@ fn a_run_keeps_no_secret_of_its_configuration_and_its_rank_gets_it_all_the_same(
         assert!(!text.contains(&secret), "{text}");
     }
     let said = bench::said(&output).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("removed from the recording; <secret> replaces each"), "{said}");
+    assert!(said.contains("replaced by <secret> in the trace and the report"), "{said}");
 }
 
 #[test]

@@ -184,8 +184,8 @@ fn is_one_by_rank(rows: &[MicrobatchTerm<'_>]) -> bool {
     ranks.len() == rows.len()
 }
 
-/// True if each rank divided by its own number of elements, or by a number with up to one more for each sample: the
-/// first token of a sample is a label but never a target.
+/// True if each rank divided by its own number of elements, or by a number with one more for each sample: the first
+/// token of a sample is a label but never a target.
 fn is_of_ranks(rows: &[MicrobatchTerm<'_>], slack: f64) -> bool {
     let totals = by_rank(rows, |row| row.total);
     let elements = by_rank(rows, |row| row.elements as f64);
@@ -197,12 +197,13 @@ fn is_of_ranks(rows: &[MicrobatchTerm<'_>], slack: f64) -> bool {
     alike(totals, slack) || [1.0, world].into_iter().any(|factor| counts_first(&ranks, factor))
 }
 
-/// True if the weights of each rank, given as (sum, elements, samples), result from a division by a whole number: the
-/// elements of the rank plus up to one per sample.
+/// True if the weights of each rank, given as (sum, elements, samples), result from a division by the number of its
+/// elements and samples. The same must hold for all ranks, because a rank that weighs twice as much as the other looks
+/// like a division by half as many samples.
 fn counts_first(ranks: &[(f64, f64, f64)], factor: f64) -> bool {
     ranks.iter().all(|(total, elements, samples)| {
         let more = factor * elements / total - elements;
-        (more - more.round()).abs() <= bounds::COUNTABLE && (0.0..=*samples).contains(&more.round())
+        *samples > 0.0 && (more - samples).abs() <= bounds::COUNTABLE
     })
 }
 
@@ -411,11 +412,17 @@ mod tests {
                 factor,
             )
         };
-        assert!(counted([8.0, 8.0], 1.0) && counted([0.0, 5.0], 1.0));
-        // These have more extra tokens than samples, a fraction of a token, or another factor.
-        assert!(
-            !counted([9.0, 8.0], 1.0) && !counted([1.5, 1.5], 1.0) && !counted([8.0, 8.0], 2.0)
-        );
+        assert!(counted([8.0, 8.0], 1.0));
+        // These have another number of extra tokens than samples, samples on one rank only, or another factor.
+        assert!(!counted([9.0, 8.0], 1.0) && !counted([1.5, 1.5], 1.0));
+        assert!(!counted([8.0, 0.0], 1.0) && !counted([8.0, 8.0], 2.0));
+    }
+
+    #[test]
+    fn a_class_of_each_sample_leaves_no_count_to_a_rank() {
+        // One of two ranks weighs twice as much as the other, with 8 samples of one element each.
+        assert!(!counts_first(&[(0.5, 8.0, 8.0), (1.0, 8.0, 8.0)], 1.0));
+        assert!(!counts_first(&[(2.0 / 3.0, 8.0, 8.0), (4.0 / 3.0, 8.0, 8.0)], 1.0));
     }
 
     #[test]

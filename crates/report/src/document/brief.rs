@@ -45,7 +45,8 @@ impl Surroundings<'_> {
     /// The first advice of a rule's page; for a user's script, the advice for scripts if the page has one.
     fn advice(&self, code: &str, is_script: bool) -> Option<String> {
         let page = self.page?(code)?;
-        let of_script = page.split_once(IN_A_SCRIPT).filter(|_| is_script);
+        let (_, section) = page.split_once("## What to do\n")?;
+        let of_script = section.split_once(IN_A_SCRIPT).filter(|_| is_script);
         of_script
             .and_then(|(_, after)| first_sentence(&format!("## s\n{IN_A_SCRIPT}{after}"), "s"))
             .or_else(|| first_sentence(page, "What to do"))

@@ -88,10 +88,10 @@ pub(super) fn circumstances(report: &Report) -> Vec<Fact> {
     facts
 }
 
-/// The number of secrets that were removed from the recording, in words; `None` if there were none.
+/// The number of secrets that were removed from the trace and the report, in words; `None` if there were none.
 fn masked(report: &Report) -> Option<String> {
     let secrets = amount(report.masked, "secret");
-    let words = format!("{secrets} removed from the recording; <secret> replaces each");
+    let words = format!("{secrets} replaced by <secret> in the trace and the report");
     (report.masked > 0).then_some(words)
 }
 
