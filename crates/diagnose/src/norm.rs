@@ -54,7 +54,7 @@ impl PlannedNorms {
     }
 }
 
-/// The number of parameters of the model that one parameter of the plan stands for: experts are different on each
+/// The number of parameters of the model for each parameter of the plan: experts are different on each
 /// rank.
 fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
     if plan.usage(param).is_experts() { spec.world_size } else { 1 }

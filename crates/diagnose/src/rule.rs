@@ -14,7 +14,7 @@ pub struct Rule {
     pub name: &'static str,
     /// True if a finding means that the engine crashed or hung.
     pub crash: bool,
-    /// True if the rule is about state that one step hands on to the next, so that a cause may lie in an earlier
+    /// True if the rule is about state that passes from each step to the next, so that a cause may lie in an earlier
     /// step.
     pub is_handed_on: bool,
     /// The codes of rules whose findings explain those of this rule, in order of preference.

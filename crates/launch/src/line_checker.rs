@@ -19,7 +19,7 @@ pub(super) enum ChannelOwner {
     Host(Range<usize>),
 }
 
-/// The checker of the lines that one process writes to its channel.
+/// The checker of the lines that a single process writes to its channel.
 pub(super) struct LineChecker {
     run: String,
     spec: RunSpec,

@@ -98,7 +98,7 @@ impl GradientPart {
 }
 
 impl Pattern {
-    /// The number of bits of evidence for this pattern that one element gives. Two sets of weights that differ in a
+    /// The number of bits of evidence for this pattern from a single element. Two sets of weights that differ in a
     /// single gradient agree in every other element, and groups of gradients agree in every fourth.
     pub(super) fn bits(&self) -> f64 {
         let (Pattern::Missing(sources)

@@ -17,7 +17,7 @@ pub struct Buffers<'a> {
     counts: Vec<usize>,
 }
 
-/// A buffer that one rank recorded.
+/// A recorded buffer of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
     /// The rank that recorded the buffer.
@@ -84,7 +84,7 @@ impl<'a> Buffers<'a> {
         self.at.get(&(point, step)).into_iter().flatten().map(|&place| &self.all[place])
     }
 
-    /// Iterates over the buffers of a point and step that one rank recorded.
+    /// Iterates over the recorded buffers of one rank at a point of a step.
     pub fn of_rank(
         &self,
         rank: usize,

@@ -33,7 +33,7 @@ pub struct EnteredCollective<'a> {
     pub numel: usize,
 }
 
-/// The digests of a step that one rank got from all ranks, by an all-gather.
+/// The digests of all ranks that a single rank received in a step, by an all-gather.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathered<'a> {
     /// The rank that gathered the digests.

@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         if self.is_passed_on() { self.note(&[path], text) } else { self.problem(&[path], text) }
     }
 
-    /// Adds a problem with these keys, or with none if the file lacks something.
+    /// Adds a problem with these keys. The list of keys is empty if the file lacks something.
     pub(super) fn problem(&mut self, paths: &[&str], text: &str) {
         add(&mut self.problems, paths, text);
     }
