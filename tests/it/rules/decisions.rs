@@ -444,6 +444,28 @@ fn a_rank_that_loses_the_others_because_an_optimizer_never_stepped_has_not_crash
 }
 
 #[test]
+fn a_rank_that_skips_a_step_and_then_waits_for_the_finished_ranks_has_not_hung() {
+    let hangs = |gives_up: bool| {
+        let mut trace = recorded("script-clean");
+        for record in &mut trace.records {
+            if record.rank == Some(1) && record.event == Event::Finished {
+                record.event = Event::WindowGivenUp { step: if gives_up { 1 } else { 0 }, microbatches: 2 };
+            } else if let Event::RankExited { rank: 1, outcome } = &mut record.event {
+                *outcome = Outcome::Reaped;
+            }
+        }
+        let first = trace.records.iter().position(|it| matches!(it.event, Event::RankExited { .. }));
+        let silence = Event::TimedOut { silent: vec![1], timeout_s: 40, waiting: Vec::new() };
+        let silence = Record { rank: None, event: silence, ..trace.records[first.unwrap()].clone() };
+        trace.records.insert(first.unwrap(), silence);
+        diagnose(&trace)
+    };
+    let report = hangs(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP606"]));
+    assert_eq!(codes(&hangs(false)), ["ZP902"]);
+}
+
+#[test]
 fn a_rank_that_is_ended_before_it_ever_stepped_has_not_crashed() {
     let mut trace = recorded("script-clean");
     trace.records.retain_mut(|record| {

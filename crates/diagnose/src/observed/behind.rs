@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Observed, RankProcess};
+use super::{Observed, RankProcess, TimedOut};
 use zprobe_model::trace::Outcome;
 
 impl Observed<'_> {
@@ -12,7 +12,10 @@ impl Observed<'_> {
         let all = || self.processes.ranks.iter().enumerate();
         let over = || all().filter(|(_, process)| process.finished).map(|(rank, _)| rank);
         let left = all().filter(|(rank, process)| {
-            process.finished || process.blames_a_peer() || self.is_idle(*rank, process)
+            process.finished
+                || process.blames_a_peer()
+                || self.is_idle(*rank, process)
+                || self.was_silent(*rank)
         });
         left.filter_map(|(rank, _)| {
             let mut steps = over().filter_map(|other| self.first_left_out(rank, other));
@@ -32,6 +35,12 @@ impl Observed<'_> {
         lost.map(|(rank, _)| rank).chain(self.behind().into_keys()).collect()
     }
 
+    /// True for a rank of a script that was silent when the time limit passed.
+    fn was_silent(&self, rank: usize) -> bool {
+        let is_named = |it: &TimedOut| it.named.iter().any(|(named, _)| *named == rank);
+        self.spec.script().is_some() && self.processes.timed_out.as_ref().is_some_and(is_named)
+    }
+
     /// True for a rank on which no optimizer stepped, and which ended together with the ranks that finished.
     fn is_idle(&self, rank: usize, process: &RankProcess<'_>) -> bool {
         let has_stepped = self.updates.stepped.keys().any(|(_, it)| *it == rank);
@@ -39,7 +48,7 @@ impl Observed<'_> {
     }
 
     /// Returns the first step that `rank` skipped and `other` took. Either all of its microbatches were given up, or
-    /// all its backwards ran and the rank then lost the others.
+    /// all its backwards ran and the rank then lost the others. A silent rank may hang before its optimizer's step.
     fn first_left_out(&self, rank: usize, other: usize) -> Option<usize> {
         let has_stepped = |step, rank| self.updates.stepped.contains_key(&(step, rank));
         let went_backward =
@@ -51,6 +60,7 @@ impl Observed<'_> {
             let process = &self.processes.ranks[rank];
             let is_idle = !process.finished
                 && !process.was_cut_off()
+                && !self.was_silent(rank)
                 && !has_stepped(step, rank)
                 && went_backward(step);
             has_stepped(step, other) && (is_idle || gave_up(step, rank) && !gave_up(step, other))

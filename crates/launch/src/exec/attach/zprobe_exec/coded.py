@@ -22,6 +22,10 @@ RESERVED = 16
 # number is small because each microbatch has its own buffers.
 FEW_WINDOWS = 2
 
+# The time that a finished rank waits for the other ranks, in seconds. A rank that skipped a step cannot finish, because
+# it waits for this rank in a collective.
+LINGER = 20
+
 # The test for left-over gradients of the first step in a fragment. LEAST is the number of address elements that the
 # test needs, LEFT the largest relative error of their weight, and CERTAIN the significant number of standard errors.
 LEAST, LEFT, CERTAIN = 32, 0.2, 8
@@ -140,20 +144,28 @@ class Coded:
             self._see_reduction()
 
     def _see_reduction(self):
-        """Remarks whether gradients are reduced over the ranks already after the first of several microbatches."""
+        """Remarks whether gradients are reduced over the ranks already after the first of several microbatches: whether
+        the gradients consist of the codes that all ranks have for this microbatch, and of nothing else."""
         code, starts = self.source.code, list(self.source.starts.values())
+        own = self._column()
+        columns = [own + (rank - self.training.rank) * self.columns for rank in range(self.training.world_size)]
         for fragment in self.training.held.all:
             if fragment.backward is None:
                 continue
             start = 0
             for piece in fragment.pieces:
-                held = fragment.backward[start : start + piece["len"]].to("cpu", torch.float32)
+                # In whole periods the codes are orthogonal to each other.
+                whole = piece["len"] - piece["len"] % code.length
+                held = fragment.backward[start : start + whole].to("cpu", torch.float32)
                 start += piece["len"]
-                if piece["len"] >= code.length and bool(held.any()):
+                if bool(held.any()):
                     first = starts[piece["param"]] + piece["offset"]
-                    own = code.values(self._column(), range(first, first + piece["len"]))
-                    factor = (held @ own) / (own @ own)
-                    self.training.remarks.reduced_early = bool((held - factor * own).norm() > 0.01 * held.norm())
+                    rows = [code.values(column, range(first, first + whole)) for column in columns]
+                    factors = [(held @ row) / (row @ row) for row in rows]
+                    rest = held - sum(factor * row for factor, row in zip(factors, rows))
+                    others = sum(abs(factor) for factor in factors) - abs(factors[self.training.rank])
+                    is_theirs = others > 0.01 * abs(factors[self.training.rank])
+                    self.training.remarks.reduced_early = bool(is_theirs and rest.norm() <= 0.01 * held.norm())
                     return
 
     # Reading the address stamps of the first step.
@@ -247,7 +259,7 @@ def leave(training):
     """Exits this process before the script can use the model that it has trained on codes."""
     try:
         training.mailbox.post("finished", {})
-        training.mailbox.collect("finished", training.settings["patience"])
+        training.mailbox.collect("finished", min(training.settings["patience"], LINGER))
     except OSError:
         pass  # The disk of the run directory is full, or the directory is gone.
     for stream in (sys.stdout, sys.stderr):
