@@ -7,10 +7,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use zprobe_lab::console;
 use zprobe_lab::cuda::EngineGpus;
-use zprobe_lab::doctor::{
-    CheckState, DoctorCheck, InterpreterError, MachineFacts, PythonFacts, engines, job, limits,
-    surroundings,
-};
+use zprobe_lab::doctor::{CheckState, DoctorCheck, engines, job, surroundings};
 use zprobe_lab::limits::examine;
 use zprobe_lab::table::on_terminal;
 use zprobe_launch::job::Job;
@@ -57,7 +54,7 @@ pub fn main(args: &DoctorArgs) -> Result<Exit> {
         machine.cuda = Some(found.gpus().clone());
     }
     let any = engines(&machine, &python);
-    let engines = engine_checks(&machine, &python);
+    let engines = engines(&machine, &python);
     let told = Job::of_this_process();
     let meeting = told.iter().flatten().next().map(|job| Ok(job.meeting(job.endpoint()?, None)));
     let mut surroundings = surroundings(&machine, &python);
@@ -79,16 +76,6 @@ pub fn main(args: &DoctorArgs) -> Result<Exit> {
     console::print(&text)?;
     let any = any.iter().any(|check| check.state == CheckState::Ok);
     Ok(if any { Exit::Clean } else { Exit::NothingRan })
-}
-
-/// A check for each engine, and one for each limit of the installed engines on this machine.
-pub fn engine_checks(
-    machine: &MachineFacts,
-    python: &Result<PythonFacts, InterpreterError>,
-) -> Vec<DoctorCheck> {
-    let mut checks = engines(machine, python);
-    checks.extend(python.iter().flat_map(limits));
-    checks
 }
 
 /// Appends a paragraph for each check, and one with the remedy for a check that failed.

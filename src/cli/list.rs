@@ -17,8 +17,9 @@ use zprobe_report::document::first_sentence;
 use zprobe_report::{Exit, Form};
 use zprobe_zoo::registry;
 
-use super::doctor::{engine_checks, lines};
+use super::doctor::lines;
 use super::interpreter::inside;
+use zprobe_lab::doctor::engines;
 
 /// The time limit for an interpreter that tries all engines.
 const TRY_LIMIT: Duration = Duration::from_secs(120);
@@ -121,7 +122,7 @@ impl Entry {
 fn tried(python: &Path) -> String {
     let (machine, python) = examine(&inside(python), TRY_LIMIT);
     let mut text = String::new();
-    lines(&mut text, &engine_checks(&machine, &python));
+    lines(&mut text, &engines(&machine, &python));
     text
 }
 

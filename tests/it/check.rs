@@ -25,10 +25,10 @@ const FACTS: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": 
 "ddp": {"value": true}, "fsdp2": {"problem": "RuntimeError: too old"},
 "deepspeed": {"problem": "ModuleNotFoundError: No module named 'deepspeed'"}}"#;
 
-/// The output of a fake Python with a DeepSpeed that refuses fp16 on this machine.
-const NO_FP16: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
+/// The output of a fake Python with a DeepSpeed that lacks a feature.
+const OLD_RELEASE: &str = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
 "ddp": {"value": true}, "fsdp2": {"value": true}, "deepspeed": {"value": "0.19.8"},
-"onednn_fp16": {"value": false}, "deepspeed_fp16": {"value": false}}"#;
+"deepspeed_features": {"value": []}}"#;
 
 /// A directory with a fake Python whose ranks behave by the number of microbatches. With 1 the ranks do not
 /// finish, with 3 they kill the pool, otherwise they report nothing that could be judged.
@@ -304,33 +304,40 @@ fn an_engine_that_is_not_there_is_skipped_and_said_so() {
 #[test]
 fn what_this_machine_cannot_run_is_skipped_with_its_reason_and_never_started() {
     let place = Place::new();
-    place.python_with(NO_FP16, "echo started >> starts; exit 1");
+    place.python_with(OLD_RELEASE, "echo started >> starts; exit 1");
     place.write(
-        "probes/half.toml",
-        "description = 'Own'\nengines = ['deepspeed']\n[run]\ndtype = 'fp16'\n",
+        "probes/new.toml",
+        "description = 'Own'\nengines = ['deepspeed']\n[run]\nshape = ['coalesced-reduction']\n",
     );
     let (code, suite) = place.check(&["--engine", "deepspeed"]);
-    assert_eq!((code, statuses(&suite)), (2, vec![("half", Status::Skipped)]));
+    assert_eq!((code, statuses(&suite)), (2, vec![("new", Status::Skipped)]));
     let reason = suite.cases[0].reason.as_deref().unwrap();
-    assert!(reason.starts_with("cannot run here: DeepSpeed 0.19.8 refuses fp16"), "{reason}");
+    assert!(
+        reason.starts_with("cannot run here: DeepSpeed 0.19.8 has no coalesce_grad_reduction"),
+        "{reason}"
+    );
     assert_eq!(suite.unchecked.unwrap(), "--engine deepspeed: none of its probes was run");
     let args = ["check", "probes", "--python", "./python", "--output-format", "junit"];
     let junit = place.zprobe(&args);
-    let skipped = "<skipped message=\"cannot run here: DeepSpeed 0.19.8 refuses fp16";
+    let skipped =
+        "<skipped message=\"cannot run here: DeepSpeed 0.19.8 has no coalesce_grad_reduction";
     assert!(text(&junit.stdout).contains(skipped), "{junit:?}");
 
-    // The other commands refuse fp16, too, each with a one-line message.
-    let fp16 = ["--engine", "deepspeed", "--dtype", "fp16", "--python", "./python"];
-    let run = [&["run", "--out", "own"][..], &fp16].concat();
+    // The other commands refuse the run, too, each with a one-line message.
+    let new = ["--engine", "deepspeed", "--shape", "coalesced-reduction", "--python", "./python"];
+    let run = [&["run", "--out", "own"][..], &new].concat();
     let repeat = [&run[..], &["--repeat", "3"]].concat();
     let minimise = [&run[..], &["--minimise"]].concat();
-    let compare = [&["compare", "--a", "--stage=1", "--b", "--stage=2", "--"][..], &fp16].concat();
+    let compare = [&["compare", "--a", "--stage=1", "--b", "--stage=2", "--"][..], &new].concat();
     for args in [run, repeat, minimise, compare] {
         let output = place.zprobe(&args);
         let stderr = text(&output.stderr);
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
-        assert!(stderr.contains("cannot run here: DeepSpeed 0.19.8 refuses fp16"), "{stderr}");
-        assert!(stderr.contains("use bf16 or fp32"), "{stderr}");
+        assert!(
+            stderr.contains("cannot run here: DeepSpeed 0.19.8 has no coalesce_grad_reduction"),
+            "{stderr}"
+        );
+        assert!(stderr.contains("leave out --shape"), "{stderr}");
         assert!(!place.0.path().join("own").exists(), "nothing was recorded");
     }
     assert!(!place.0.path().join("starts").exists(), "no rank was started");

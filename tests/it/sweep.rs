@@ -191,19 +191,23 @@ fn what_the_machine_cannot_run_is_skipped_and_nothing_is_started_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let python = dir.path().join("python");
     let facts = r#"{"executable": "stand-in", "version": "3.12.0", "torch": {"value": "2.11.0"},
-        "deepspeed": {"value": "0.19.8"}, "deepspeed_fp16": {"value": false}}"#;
+        "deepspeed": {"value": "0.19.8"}, "deepspeed_features": {"value": []}}"#;
     let script = format!(
         "#!/bin/sh\n[ \"$1\" = -c ] || exit 1\nshift 2\n\
-         case \"$*\" in *fp16*) echo asked >> \"${{0%/*}}/asked\";; esac\ncat <<'END'\n{facts}\nEND\n"
+         case \"$*\" in *deepspeed_features*) echo asked >> \"${{0%/*}}/asked\";; esac\ncat <<'END'\n{facts}\nEND\n"
     );
     std::fs::write(&python, script).unwrap();
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let args = ["--python", "./python", "--filter=--dtype fp16", "--part", "base", "--confirm"];
+    let args =
+        ["--python", "./python", "--filter=coalesced-reduction", "--part", "factor", "--confirm"];
     let output = sweep(&dir, &args);
     let stdout = text(&output.stdout);
     assert_eq!(output.status.code(), Some(2), "nothing ran: {stdout}");
     assert!(stdout.contains("0 of 0 configurations clean, "), "{stdout}");
-    assert!(stdout.contains("skipped: DeepSpeed 0.19.8 refuses fp16"), "{stdout}");
+    assert!(
+        stdout.contains("skipped: DeepSpeed 0.19.8 has no coalesce_grad_reduction"),
+        "{stdout}"
+    );
     assert!(!stdout.contains("crashed") && !stdout.contains("not-run"), "{stdout}");
     let asked = std::fs::read_to_string(dir.path().join("asked")).unwrap();
     assert_eq!(asked.lines().count(), 1, "an interpreter is asked once");

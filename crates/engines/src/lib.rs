@@ -69,8 +69,6 @@ pub struct PythonSource {
     pub trial: Option<&'static str>,
     /// The advice if torch is installed and the trial fails.
     pub advice: &'static str,
-    /// The dtype in which the engine does not run on every machine, if there is one.
-    pub limit: Option<DtypeLimit>,
     /// The features that only some releases of the engine have; `None` if every release has all features.
     pub features: Option<ReleaseFeatures>,
     /// The files of the engine's Python package, as name and text. `script.py` has the function `train`, which
@@ -92,24 +90,6 @@ pub struct EnginePackage {
 
 /// The package torch, which every real engine needs.
 pub const TORCH: EnginePackage = EnginePackage { module: "torch", title: "torch" };
-
-/// A dtype that an engine refuses for CPU ranks on some machines. zprobe asks the engine before a run.
-pub struct DtypeLimit {
-    /// The subject of the check, for people.
-    pub subject: &'static str,
-    /// The dtype that the engine may refuse.
-    pub dtype: Dtype,
-    /// The name of the fact that says whether the installed engine accepts the dtype.
-    pub taken: &'static str,
-    /// The name of the fact that says whether the CPU supports the dtype.
-    pub on_cpu: &'static str,
-    /// The reason for the engine's refusal if the CPU does not support the dtype.
-    pub without_cpu: &'static str,
-    /// The advice if the CPU does not support the dtype.
-    pub other_cpu: &'static str,
-    /// The advice if the engine refuses the dtype though the CPU supports it.
-    pub other_release: &'static str,
-}
 
 /// The features that only some releases of an engine have. zprobe asks the installed engine before a run that needs
 /// such a feature.
@@ -187,7 +167,6 @@ const PYTHON_OF_TORCH: PythonSource = PythonSource {
     package: None,
     trial: None,
     advice: "install another torch, or name another interpreter with --python",
-    limit: None,
     features: None,
     script: &[],
     eyes: &[],

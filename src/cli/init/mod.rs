@@ -13,7 +13,7 @@ use pep440_rs::Version;
 use zprobe_engines::TORCH;
 use zprobe_lab::console::{self, say};
 use zprobe_lab::doctor::{CheckState, DoctorCheck, PythonFacts, engines};
-use zprobe_lab::limits::{Limits, examine};
+use zprobe_lab::limits::examine;
 use zprobe_model::spec::{DeepSpeedFile, Engine};
 use zprobe_report::Exit;
 use zprobe_report::words::amount;
@@ -80,7 +80,7 @@ pub fn main(args: &InitArgs) -> Result<Exit> {
     for (engine, check) in &there {
         say(format_args!("found: {engine}, {}", check.detail));
     }
-    let configurations = configurations(&there, &chosen.path, &python)?;
+    let configurations = configurations(&there)?;
     let gate = Gate {
         engines: gated(&there),
         packages: packages(&python)?,
@@ -164,17 +164,12 @@ fn packages(python: &PythonFacts) -> Result<Packages> {
         .collect()
 }
 
-/// The DeepSpeed files of this project that can run here. Prints the reason for each file that cannot.
-fn configurations(
-    there: &[(Engine, &DoctorCheck)],
-    path: &Path,
-    python: &PythonFacts,
-) -> Result<Vec<ConfigurationProbe>> {
+/// The DeepSpeed files of this project that can run. Prints the reason for each file that cannot.
+fn configurations(there: &[(Engine, &DoctorCheck)]) -> Result<Vec<ConfigurationProbe>> {
     let takes = |engine: &Engine| engine.traits().deepspeed_file == DeepSpeedFile::PassedOn;
     let Some(engine) = there.iter().map(|(engine, _)| *engine).find(takes) else {
         return Ok(Vec::new());
     };
-    let limits = Limits::knowing(path, Some(python.clone()));
     let mut own = Vec::new();
     let found = search::deepspeed_files(Path::new("."))?;
     if found.more > 0 {
@@ -188,16 +183,12 @@ fn configurations(
     }
     for file in found.files {
         let arguments = ["--engine", engine.name(), "--deepspeed-config", &file].map(str::to_owned);
-        let refusal = match run::spec(&arguments) {
-            Ok(spec) => limits.refusal(&spec, path).map(|reason| format!("{file}: {reason}")),
-            Err(error) => Some(format!("{error:#}")),
-        };
-        match refusal {
-            None => {
+        match run::spec(&arguments) {
+            Ok(_) => {
                 say(format_args!("found: {file}"));
                 own.push(ConfigurationProbe::new(engine, file, &own));
             }
-            Some(reason) => say(format_args!("left out: {reason}")),
+            Err(error) => say(format_args!("left out: {error:#}")),
         }
     }
     Ok(own)

@@ -449,14 +449,17 @@ fn a_rank_that_skips_a_step_and_then_waits_for_the_finished_ranks_has_not_hung()
         let mut trace = recorded("script-clean");
         for record in &mut trace.records {
             if record.rank == Some(1) && record.event == Event::Finished {
-                record.event = Event::WindowGivenUp { step: if gives_up { 1 } else { 0 }, microbatches: 2 };
+                record.event =
+                    Event::WindowGivenUp { step: if gives_up { 1 } else { 0 }, microbatches: 2 };
             } else if let Event::RankExited { rank: 1, outcome } = &mut record.event {
                 *outcome = Outcome::Reaped;
             }
         }
-        let first = trace.records.iter().position(|it| matches!(it.event, Event::RankExited { .. }));
+        let first =
+            trace.records.iter().position(|it| matches!(it.event, Event::RankExited { .. }));
         let silence = Event::TimedOut { silent: vec![1], timeout_s: 40, waiting: Vec::new() };
-        let silence = Record { rank: None, event: silence, ..trace.records[first.unwrap()].clone() };
+        let silence =
+            Record { rank: None, event: silence, ..trace.records[first.unwrap()].clone() };
         trace.records.insert(first.unwrap(), silence);
         diagnose(&trace)
     };

@@ -13,7 +13,6 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
         package: None,
         trial: Some(include_str!("trial.py")),
         advice: "install another torch, or name another interpreter with --python",
-        limit: None,
         features: Some(ReleaseFeatures { fact: "ddp_arguments", needed: arguments_of_ddp }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],

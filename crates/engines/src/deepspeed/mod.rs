@@ -6,10 +6,8 @@ mod functions;
 use serde_json::Value;
 
 use super::source::expression;
-use super::{
-    DtypeLimit, EngineFacts, EnginePackage, EngineScript, Project, PythonSource, ReleaseFeatures,
-};
-use zprobe_model::spec::{Dtype, RunSpec, SequenceGroups, Shape};
+use super::{EngineFacts, EnginePackage, EngineScript, Project, PythonSource, ReleaseFeatures};
+use zprobe_model::spec::{Device, Dtype, RunSpec, SequenceGroups, Shape};
 
 pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "DeepSpeed",
@@ -19,15 +17,6 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
         trial: Some(include_str!("trial.py")),
         advice: "`DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed`, or name another \
                  interpreter with --python",
-        limit: Some(DtypeLimit {
-            subject: "deepspeed fp16",
-            dtype: Dtype::Fp16,
-            taken: "deepspeed_fp16",
-            on_cpu: "onednn_fp16",
-            without_cpu: "torch's oneDNN has no fp16 on this CPU",
-            other_cpu: "use bf16 or fp32, or a CPU with AVX512-FP16 or AMX-FP16",
-            other_release: "use bf16 or fp32, or a newer DeepSpeed: releases up to 0.15.4 refuse fp16 on the CPU",
-        }),
         features: Some(ReleaseFeatures { fact: "deepspeed_features", needed: features }),
         script: &[
             ("script.py", include_str!("script.py")),
@@ -55,11 +44,20 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     let wrapped = spec.override_loss_scale().map_or_else(String::new, |scale| {
         format!("    engine.optimizer.override_loss_scale({scale})\n")
     });
+    // DeepSpeed refuses fp16 on most CPUs.
+    let accepts = "deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True";
+    let is_refused = spec.dtype == Dtype::Fp16 && spec.device == Device::Cpu;
+    let accepted = if is_refused {
+        format!("{accepts}  # torch computes fp16 on every CPU\n")
+    } else {
+        String::new()
+    };
     let config = expression(spec.deepspeed_config().unwrap_or(&Value::Null));
     Ok(EngineScript {
         text: include_str!("repro.py")
             .replace("    p.detach()", values)
-            .replace("    #: wrapped\n", &wrapped),
+            .replace("    #: wrapped\n", &wrapped)
+            .replace("#: accepted\n", &accepted),
         constants: format!("CONFIG = {config}"),
         forward: "engine",
         accumulation: |_, last, several| {

@@ -3,6 +3,7 @@ import os, sys, torch
 import torch.distributed as dist, torch.multiprocessing as mp
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # set before the import
 import deepspeed
+#: accepted
 
 #: constants
 

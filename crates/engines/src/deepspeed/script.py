@@ -11,6 +11,7 @@ from zprobe_rank import device
 os.environ.setdefault("DS_ACCELERATOR", device.kind)
 
 import deepspeed
+from deepspeed.accelerator import get_accelerator
 
 from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
 from zprobe_rank.engines.deepspeed.eyes import Eyes
@@ -26,9 +27,18 @@ for module in (
         importlib.import_module(module)
 
 
+# DeepSpeed refuses fp16 on most CPUs, although torch computes fp16 on every CPU.
+refuses_fp16 = device.kind == "cpu" and not get_accelerator().is_fp16_supported()
+if refuses_fp16:
+    get_accelerator().is_fp16_supported = lambda: True
+
+
 def train(run):
     """Trains with the engine that `deepspeed.initialize` returns."""
     spec, model = run.spec, run.build()
+    if refuses_fp16 and spec["dtype"] == "fp16":
+        why = "zprobe replaces CPU_Accelerator.is_fp16_supported, because torch computes fp16 on every CPU"
+        run.channel.emit("not-observed", what="DeepSpeed's refusal of fp16 on this CPU", why=why)
     prepare(run)
     parameters = run.trainable()
     if run.workload.expert is not None:

@@ -12,14 +12,6 @@ def deepspeed():
 
 
 @fact_without_torch
-def deepspeed_fp16():
-    """True if DeepSpeed supports fp16 on its accelerator, according to the check that DeepSpeed's engine uses."""
-    from deepspeed.accelerator import get_accelerator
-
-    return bool(get_accelerator().is_fp16_supported())
-
-
-@fact_without_torch
 def deepspeed_features():
     """The keys of the section `zero_optimization` that DeepSpeed's configuration accepts, followed by the names of the
     methods of the engine, arguments of `initialize` and modules that not every release has."""

@@ -13,7 +13,6 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
         package: None,
         trial: Some(include_str!("trial.py")),
         advice: "upgrade torch: fully_shard on the CPU works with 2.11, and not with 2.6 or older",
-        limit: None,
         features: Some(ReleaseFeatures { fact: "fsdp2_methods", needed: methods }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[("eyes.py", include_str!("eyes.py"))],

@@ -12,7 +12,6 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
         package: None,
         trial: Some(include_str!("trial.py")),
         advice: "upgrade torch: its pipelining schedules work with 2.11",
-        limit: None,
         features: Some(ReleaseFeatures { fact: "pipelining", needed }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[],

@@ -48,14 +48,6 @@ def fact_without_torch(function):
 
 
 @fact
-def onednn_fp16():
-    """True if oneDNN computes in fp16 on this CPU, within the limit that ONEDNN_MAX_CPU_ISA sets."""
-    import torch
-
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-
-
-@fact
 def backends():
     import torch.distributed as dist
 

@@ -17,7 +17,7 @@ mod tests;
 pub use checks::{CheckState, DoctorCheck};
 pub use engines::{engines, native};
 pub use job::job;
-pub use limits::{limits, questions, refusal};
+pub use limits::{questions, refusal};
 pub use machine::MachineFacts;
 pub use python::{InterpreterError, PythonAttempt, PythonFacts, absent, found};
 pub use surroundings::surroundings;

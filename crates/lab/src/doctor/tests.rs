@@ -1,7 +1,7 @@
 //! Tests of the doctor's checks, which are made from given facts.
 
 use super::*;
-use zprobe_model::spec::{Dtype, Engine, Gpus, SpecRequest};
+use zprobe_model::spec::{Engine, Gpus, Shape, SpecRequest};
 
 fn machine() -> MachineFacts {
     MachineFacts {
@@ -55,39 +55,28 @@ fn where_all_is_well_there_is_nothing_to_do() {
 }
 
 #[test]
-fn fp16_under_deepspeed_is_refused_where_the_engine_says_so_and_nowhere_else() {
-    let answer = |fp16: &str| {
+fn a_run_is_refused_where_the_installed_release_lacks_what_it_needs_and_nowhere_else() {
+    let answer = |features: &str| {
         python(&format!(
-            r#""torch": {{"value": "2.11.0"}}, "deepspeed": {{"value": "0.19.8"}}{fp16}"#
+            r#""torch": {{"value": "2.11.0"}}, "deepspeed": {{"value": "0.18.9"}}{features}"#
         ))
         .unwrap()
     };
-    let fact = |onednn: bool, deepspeed: bool| {
-        answer(&format!(
-            r#", "onednn_fp16": {{"value": {onednn}}}, "deepspeed_fp16": {{"value": {deepspeed}}}"#
-        ))
-    };
-    let spec = |engine, dtype| {
+    let has =
+        |features: &str| answer(&format!(r#", "deepspeed_features": {{"value": [{features}]}}"#));
+    let spec = |shapes: Vec<Shape>| {
         let request =
-            SpecRequest { engine: Some(engine), dtype: Some(dtype), ..SpecRequest::default() };
+            SpecRequest { engine: Some(Engine::DeepSpeed), shapes, ..SpecRequest::default() };
         request.resolve().unwrap()
     };
-    let fp16 = spec(Engine::DeepSpeed, Dtype::Fp16);
-    let no_cpu = refusal(&fact(false, false), &fp16).unwrap();
-    assert!(no_cpu.contains("0.19.8 refuses fp16") && no_cpu.contains("AVX512-FP16"), "{no_cpu}");
-    let old = refusal(&fact(true, false), &fp16).unwrap();
-    assert!(old.contains("newer DeepSpeed"), "{old}");
-    assert_eq!(refusal(&fact(true, true), &fp16), None);
-    assert_eq!(refusal(&answer(""), &fp16), None, "a run with unknown limits is tried");
-    for other in [spec(Engine::DeepSpeed, Dtype::Bf16), spec(Engine::Fsdp2, Dtype::Fp16)] {
-        assert_eq!(refusal(&fact(false, false), &other), None);
-        assert!(questions(&other).is_empty(), "no fact has to be asked for");
-    }
-    let states =
-        |python: &PythonFacts| limits(python).iter().map(|it| it.state).collect::<Vec<_>>();
-    assert_eq!(states(&fact(false, false)), [CheckState::Missing]);
-    assert_eq!(states(&fact(true, true)), [CheckState::Ok]);
-    assert_eq!(states(&answer("")), []);
+    let coalesced = spec(vec![Shape::CoalescedReduction]);
+    let refused = refusal(&has(""), &coalesced).unwrap();
+    assert!(refused.starts_with("DeepSpeed 0.18.9 has no coalesce_grad_reduction"), "{refused}");
+    assert_eq!(refusal(&has(r#""coalesce_grad_reduction""#), &coalesced), None);
+    assert_eq!(refusal(&answer(""), &coalesced), None, "a run with unknown limits is tried");
+    let plain = spec(Vec::new());
+    assert_eq!(refusal(&has(""), &plain), None);
+    assert!(questions(&plain).is_empty(), "no fact has to be asked for");
 }
 
 #[test]
