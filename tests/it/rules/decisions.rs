@@ -13,7 +13,7 @@ use zprobe_model::trace::{
 use zprobe_report::{Report, Verdict};
 
 use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
-use crate::simulator::{Cut, LOSS_SCALE, Simulation};
+use crate::simulator::{self, Cut, LOSS_SCALE, Simulation};
 
 fn codes(report: &Report) -> Vec<&str> {
     report.findings.iter().map(|finding| finding.code.as_str()).collect()
@@ -204,7 +204,7 @@ fn scale_optimizer_input(trace: &mut Trace, rank: usize, factor: f64) {
                 .into_iter()
                 .flat_map(|value| ((value * factor) as f32).to_le_bytes())
                 .collect();
-            *payload = Payload::new(payload.dtype, &scaled, 0.0);
+            *payload = simulator::payload(payload.dtype, &scaled);
         }
     });
 }
@@ -436,6 +436,23 @@ fn recorded(name: &str) -> Trace {
 }
 
 #[test]
+fn a_norm_that_is_not_the_norm_of_the_recorded_elements_is_reported() {
+    let broken = |name: &str, factor: f64| {
+        let mut trace = recorded(name);
+        let payloads = trace.records.iter_mut().filter_map(|record| match &mut record.event {
+            Event::Buffer { payload, .. } => Some(payload),
+            _ => None,
+        });
+        let payload = payloads.filter(|it| it.has_content() && it.norm > Some(0.0)).last().unwrap();
+        payload.norm = payload.norm.map(|norm| norm * factor);
+        codes(&diagnose(&trace)).contains(&"ZP904")
+    };
+    assert!(broken("clean-ipg-bucket", 1e30) && broken("clean-ipg-bucket", 0.99), "a whole buffer");
+    assert!(broken("script-clean", 0.99) && !broken("script-clean", 1e30), "samples");
+    assert!(!broken("clean-ipg-bucket", 1.0) && !broken("script-clean", 1.0));
+}
+
+#[test]
 fn a_rank_that_loses_the_others_because_an_optimizer_never_stepped_has_not_crashed() {
     let mut trace = recorded("script-optimizer-idle");
     crash(&mut trace, 1, |event| *event == Event::Finished, "Connection closed by peer");
@@ -494,8 +511,7 @@ fn a_rank_that_is_ended_before_it_ever_stepped_has_not_crashed() {
 /// Puts values into an fp32 buffer.
 fn set(payload: &mut Payload, values: &[f64]) {
     let bytes: Vec<u8> = values.iter().flat_map(|it| (*it as f32).to_le_bytes()).collect();
-    let norm = values.iter().map(|it| it * it).sum::<f64>().sqrt();
-    *payload = Payload::new(Dtype::Fp32, &bytes, norm);
+    *payload = simulator::payload(Dtype::Fp32, &bytes);
 }
 
 #[test]

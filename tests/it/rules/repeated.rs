@@ -2,11 +2,11 @@
 
 use zprobe_diagnose::repeats::RepeatComparison;
 use zprobe_model::spec::{Model, SpecRequest};
-use zprobe_model::trace::{Event, Payload, Point, Trace};
+use zprobe_model::trace::{Event, Point, Trace};
 use zprobe_report::{Report, Severity, Verdict};
 
 use super::scenarios::{crash, edit, request};
-use crate::simulator::{Cut, Simulation};
+use crate::simulator::{self, Cut, Simulation};
 
 fn healthy() -> Trace {
     Simulation::new(request(), Cut::Flat).trace()
@@ -32,7 +32,7 @@ fn disturbed(from: usize, element: usize) -> Trace {
             let mut bytes = payload.bytes().unwrap();
             let value = payload.values().unwrap()[element] as f32 * 2.0 + 1.0;
             bytes[element * 4..][..4].copy_from_slice(&value.to_le_bytes());
-            *payload = Payload::new(payload.dtype, &bytes, 1.0);
+            *payload = simulator::payload(payload.dtype, &bytes);
         }
     });
     trace

@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::plan::Param;
 use zprobe_model::spec::{Engine, Observation, Shape, SpecRequest};
-use zprobe_model::trace::{Event, LayoutName, Payload, Point};
+use zprobe_model::trace::{Event, LayoutName, Point};
 use zprobe_report::{Report, Verdict};
 
 use super::scenarios::crash;
-use crate::simulator::{Cut, Place, Simulation};
+use crate::simulator::{self, Cut, Place, Simulation};
 
 /// The request for a run of a real engine with the coded model.
 fn request(world_size: usize, ga: usize, shapes: &[Shape]) -> SpecRequest {
@@ -327,7 +327,7 @@ fn a_frozen_parameter_that_changes_is_found() {
         {
             let mut bytes = payload.bytes().unwrap();
             bytes[payload.dtype.size() * frozen.offset] ^= 1;
-            *payload = Payload::new(payload.dtype, &bytes, 0.0);
+            *payload = simulator::payload(payload.dtype, &bytes);
         }
     }
     let report = diagnose(&trace);

@@ -435,7 +435,14 @@ pub fn buffer(
     dtype: Dtype,
     values: &[f32],
 ) -> Event {
-    buffer_of(step, point, layout, dtype, (values, norm(values)))
+    let payload = payload(dtype, &bytes(dtype, values));
+    Event::Buffer { step, microbatch: None, point, layout, payload }
+}
+
+/// The payload of a whole buffer: its norm is that of its elements.
+pub fn payload(dtype: Dtype, bytes: &[u8]) -> Payload {
+    let values = Payload::new(dtype, bytes, 0.0).values().expect("whole elements");
+    Payload::new(dtype, bytes, values.iter().map(|it| it * it).sum::<f64>().sqrt())
 }
 
 /// The event of a buffer with the given norm, which may be that of a larger buffer that was sampled.
@@ -446,16 +453,17 @@ fn buffer_of(
     dtype: Dtype,
     (values, norm): (&[f32], f64),
 ) -> Event {
-    let bytes: Vec<u8> = values
-        .iter()
-        .flat_map(|&value| match dtype {
-            Dtype::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
-            Dtype::Fp16 => f16::from_f32(value).to_le_bytes().to_vec(),
-            Dtype::Fp32 => value.to_le_bytes().to_vec(),
-        })
-        .collect();
-    let payload = Payload::new(dtype, &bytes, norm);
+    let payload = Payload::new(dtype, &bytes(dtype, values), norm);
     Event::Buffer { step, microbatch: None, point, layout, payload }
+}
+
+fn bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    let of = |&value: &f32| match dtype {
+        Dtype::Bf16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+        Dtype::Fp16 => f16::from_f32(value).to_le_bytes().to_vec(),
+        Dtype::Fp32 => value.to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(of).collect()
 }
 
 fn norm(values: &[f32]) -> f64 {

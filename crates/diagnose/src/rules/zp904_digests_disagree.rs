@@ -1,13 +1,18 @@
-//! ZP904: the digest of a buffer differs between the process group and the event channel.
+//! ZP904: the digest of a buffer differs between the process group and the event channel, or the digest or norm of a
+//! buffer is not that of its elements.
 
 use std::collections::{BTreeSet, HashSet};
 
 use crate::case::Case;
+use crate::observed::Buffer;
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use zprobe_model::trace::digest;
+use zprobe_model::trace::{Payload, digest};
 use zprobe_report::RuleCode;
 use zprobe_report::words::counted;
+
+/// The relative error of a norm that a rank computed, far above the rounding errors of fp32.
+const NORM_ERROR: f64 = 1e-5;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP904"),
@@ -35,17 +40,23 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             }
         }
     }
-    let recorded = observed.buffers.all.iter().filter(|buffer| buffer.payload.has_content());
-    let damaged = recorded.filter(|buffer| {
-        let intact = |bytes: Vec<u8>| digest(&bytes) == buffer.payload.digest;
-        !buffer.payload.bytes().is_ok_and(intact)
-    });
-    let damaged: Vec<(usize, usize)> =
-        damaged.map(|buffer| (buffer.step.unwrap_or(0), buffer.rank)).collect();
+    let recorded = observed.buffers.all.iter().filter(|it| it.payload.has_content());
+    let is_intact = |buffer: &Buffer<'_>| {
+        buffer.payload.bytes().is_ok_and(|bytes| digest(&bytes) == buffer.payload.digest)
+    };
+    let moments = |buffers: Vec<&Buffer<'_>>| -> Vec<(usize, usize)> {
+        buffers.into_iter().map(|buffer| (buffer.step.unwrap_or(0), buffer.rank)).collect()
+    };
+    let (intact, damaged): (Vec<&Buffer<'_>>, _) = recorded.partition(|buffer| is_intact(buffer));
+    let is_sampled =
+        |buffer: &Buffer<'_>| observed.model.samples.contains_key(&(buffer.rank, buffer.layout));
+    let misjudged =
+        intact.into_iter().filter(|it| !has_possible_norm(it.payload, is_sampled(it))).collect();
     let carried = "sent the other ranks different digests, over the process group, than those \
                    of the recorded buffers";
     let broken = "recorded buffers that do not match their own digests";
-    [(differing, carried), (damaged, broken)]
+    let wrong = "reported norms that are not the norms of the recorded buffers";
+    [(differing, carried), (moments(damaged), broken), (moments(misjudged), wrong)]
         .into_iter()
         .filter_map(|(seen, what)| {
             seen.first()?;
@@ -58,4 +69,16 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
         })
         .collect()
+}
+
+/// True if the norm that a rank reported for a buffer fits the recorded elements: the norm of a whole buffer is that of
+/// the elements, and the norm of a buffer with only samples recorded is at least that of the samples.
+fn has_possible_norm(payload: &Payload, is_sampled: bool) -> bool {
+    let Ok(values) = payload.values() else { return false };
+    let right = values.iter().map(|value| value * value).sum::<f64>().sqrt();
+    match payload.norm {
+        None => is_sampled || !right.is_finite(),
+        Some(norm) if is_sampled => right <= norm * (1.0 + NORM_ERROR),
+        Some(norm) => (norm - right).abs() <= NORM_ERROR * right,
+    }
 }
