@@ -307,7 +307,7 @@ fn what_this_machine_cannot_run_is_skipped_with_its_reason_and_never_started() {
     place.python_with(OLD_RELEASE, "echo started >> starts; exit 1");
     place.write(
         "probes/new.toml",
-        "description = 'Own'\nengines = ['deepspeed']\n[run]\nshape = ['coalesced-reduction']\n",
+        "description = 'Own'\nengines = ['deepspeed']\n[run]\nstage = 2\nshape = ['coalesced-reduction']\n",
     );
     let (code, suite) = place.check(&["--engine", "deepspeed"]);
     assert_eq!((code, statuses(&suite)), (2, vec![("new", Status::Skipped)]));
@@ -324,11 +324,20 @@ fn what_this_machine_cannot_run_is_skipped_with_its_reason_and_never_started() {
     assert!(text(&junit.stdout).contains(skipped), "{junit:?}");
 
     // The other commands refuse the run, too, each with a one-line message.
-    let new = ["--engine", "deepspeed", "--shape", "coalesced-reduction", "--python", "./python"];
+    let new = [
+        "--engine",
+        "deepspeed",
+        "--stage",
+        "2",
+        "--shape",
+        "coalesced-reduction",
+        "--python",
+        "./python",
+    ];
     let run = [&["run", "--out", "own"][..], &new].concat();
     let repeat = [&run[..], &["--repeat", "3"]].concat();
     let minimise = [&run[..], &["--minimise"]].concat();
-    let compare = [&["compare", "--a", "--stage=1", "--b", "--stage=2", "--"][..], &new].concat();
+    let compare = [&["compare", "--a", "--ga=1", "--b", "--ga=2", "--"][..], &new].concat();
     for args in [run, repeat, minimise, compare] {
         let output = place.zprobe(&args);
         let stderr = text(&output.stderr);

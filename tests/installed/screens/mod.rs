@@ -46,7 +46,6 @@ pages! {
     the_readme_is_true_to_the_screen: "README.md",
     bisect_is_true_to_the_screen: "docs/bisect.md",
     compare_is_true_to_the_screen: "docs/compare.md",
-    engines_is_true_to_the_screen: "docs/engines.md",
     file_a_bug_is_true_to_the_screen: "docs/file-a-bug.md",
     gate_it_in_ci_is_true_to_the_screen: "docs/gate-it-in-ci.md",
     gpu_is_true_to_the_screen: "docs/gpu.md",

@@ -65,8 +65,12 @@ fn a_run_is_refused_where_the_installed_release_lacks_what_it_needs_and_nowhere_
     let has =
         |features: &str| answer(&format!(r#", "deepspeed_features": {{"value": [{features}]}}"#));
     let spec = |shapes: Vec<Shape>| {
-        let request =
-            SpecRequest { engine: Some(Engine::DeepSpeed), shapes, ..SpecRequest::default() };
+        let request = SpecRequest {
+            engine: Some(Engine::DeepSpeed),
+            stage: Some(2),
+            shapes,
+            ..SpecRequest::default()
+        };
         request.resolve().unwrap()
     };
     let coalesced = spec(vec![Shape::CoalescedReduction]);
