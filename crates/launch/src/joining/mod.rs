@@ -317,7 +317,9 @@ impl RankProcesses for Joined<'_> {
         }
         for rank in of_ranks.keys().chain(self.pids.keys()) {
             let reported = of_ranks.get(rank).and_then(|process| processes.outcome(process));
-            let outcome = reported.filter(|_| !has_finished(*rank));
+            // A rank that has finished may be ended in any way, but its own exit code is known.
+            let is_own = |it: &Outcome| !has_finished(*rank) || matches!(it, Outcome::Code(_));
+            let outcome = reported.filter(is_own);
             let outcome = outcome
                 .unwrap_or_else(|| self.presumed(*rank, has_finished(*rank), why, &processes));
             sink(RankReport::Ended { rank: *rank, outcome, t_ns: now_ns() })?;

@@ -114,11 +114,12 @@ impl PythonProcess {
         self.failure.as_ref().map(|failure| failure.message.as_str())
     }
 
-    /// Returns the outcome of the process, as far as the process reported it.
-    fn outcome(&self) -> Option<Outcome> {
+    /// Returns the outcome of the process, as reported by the process or else by its `launcher`. Without either, the
+    /// process exits with code 1 after an exception.
+    fn outcome(&self, launcher: impl FnOnce() -> Option<Outcome>) -> Option<Outcome> {
         let exit = self.exit.map(Outcome::Code);
         let failed = self.failure.as_ref().map(|_| Outcome::Code(1));
-        self.signal.map(Outcome::Signal).or(exit).or(failed)
+        self.signal.map(Outcome::Signal).or(exit).or_else(launcher).or(failed)
     }
 
     /// Returns the id of the process.
@@ -260,12 +261,14 @@ impl PythonProcesses {
         self.0.iter().any(is_of_it)
     }
 
-    /// Returns the outcome of the process of a rank, as reported by the process or else by its launcher.
+    /// Returns the outcome of the process of a rank, as reported by the process or else by its launcher. `None` if the
+    /// launcher ended the process after another one had failed.
     pub fn outcome(&self, process: &PythonProcess) -> Option<Outcome> {
         let failures = self.0.iter().filter_map(PythonProcess::failure);
-        process.outcome().or_else(|| {
-            failures.flat_map(exits).find(|(pid, _)| *pid == process.pid()).map(|(_, end)| end)
-        })
+        let mut ends = failures.flat_map(exits);
+        let outcome =
+            process.outcome(|| ends.find(|(pid, _)| *pid == process.pid()).map(|(_, end)| end));
+        outcome.filter(|it| *it != Outcome::Unseen)
     }
 
     /// Returns the signal that ended the launcher with the process id `pid`, if torchrun has reported the signal in an
@@ -314,8 +317,8 @@ pub fn take_stacks(directory: &Path, run: &str) -> io::Result<()> {
 }
 
 /// Returns the process ids and outcomes that torchrun lists in its own exception, in lines such as `exitcode  : -9
-/// (pid: 4711)`. Processes that SIGTERM ended are left out except for the root cause, because torchrun itself sends
-/// SIGTERM to all processes that are left after the first failure.
+/// (pid: 4711)`. SIGTERM is an outcome only for the root cause, because torchrun itself sends SIGTERM to all processes
+/// that are left after the first failure.
 fn exits(message: &str) -> impl Iterator<Item = (u32, Outcome)> {
     let mut is_root = false;
     message.lines().filter_map(move |line| {
@@ -323,8 +326,12 @@ fn exits(message: &str) -> impl Iterator<Item = (u32, Outcome)> {
         let (code, pid) = line.trim().strip_prefix("exitcode")?.split_once("(pid:")?;
         let code: i32 = code.trim_matches([' ', ':']).parse().ok()?;
         let pid = pid.trim_end_matches(')').trim().parse().ok()?;
-        let end = if code < 0 { Outcome::Signal(-code) } else { Outcome::Code(code) };
-        (is_root || end != Outcome::Signal(Signal::SIGTERM as i32)).then_some((pid, end))
+        let end = match code {
+            0.. => Outcome::Code(code),
+            _ if -code == Signal::SIGTERM as i32 && !is_root => Outcome::Unseen,
+            _ => Outcome::Signal(-code),
+        };
+        Some((pid, end))
     })
 }
 
@@ -381,7 +388,9 @@ mod tests {
                       [[\"/usr/lib/python3.11/random.py\",1,\"choice\"],[\"train.py\",5,\"load\"]]}\n";
         let process = PythonProcess::parse(&format!("{ABOUT}{failed}")).expect("a process");
         assert_eq!(process.failure(), Some("ValueError: no"));
-        assert_eq!(process.outcome(), Some(Outcome::Code(1)));
+        assert_eq!(process.outcome(|| None), Some(Outcome::Code(1)));
+        // torchrun may end the process before Python exits.
+        assert_eq!(process.outcome(|| Some(Outcome::Unseen)), Some(Outcome::Unseen));
         assert_eq!(frames(&process).len(), 2);
     }
 
@@ -390,8 +399,12 @@ mod tests {
         let message = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4711)\n\
                     exitcode  : -15 (pid: 4712)\n  exitcode  : 3 (pid: 4713)\n\
                     Root Cause (first observed failure):\n  exitcode  : -15 (pid: 4714)\n";
-        let first = (4714, Outcome::Signal(15));
-        let expected = [(4711, Outcome::Signal(9)), (4713, Outcome::Code(3)), first];
+        let expected = [
+            (4711, Outcome::Signal(9)),
+            (4712, Outcome::Unseen),
+            (4713, Outcome::Code(3)),
+            (4714, Outcome::Signal(15)),
+        ];
         assert_eq!(exits(message).collect::<Vec<_>>(), expected);
     }
 
