@@ -43,7 +43,8 @@ pub fn examine(trace: &Trace, repeats: Option<&FirstDifference>) -> Report {
     let is_apart = apart.is_some();
     let case =
         Case { observed, plan, placement, missing, norms, decoded, deviations, is_apart, repeats };
-    let findings = causes::arrange(&case, RULES, rules::check_all(&case));
+    let mut findings = causes::arrange(&case, RULES, rules::check_all(&case));
+    findings.sort_by_key(|finding| !rules::is_crash(finding.code));
     let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);
     let mut report = Report {
