@@ -88,10 +88,14 @@ impl<'a> Document<'a> {
         };
         before.push(Fact::new("what", what));
         let of_main = report.ranks.iter().filter(|rank| Some(rank.rank) == main.rank);
-        let last_words =
-            of_main.chain(&report.ranks).find_map(|rank| around.words?.last_line(rank));
-        let last_words = last_words.filter(|said| !main.message.contains(said));
-        before.extend(last_words.map(|line| Fact::new("error", shortened(line))));
+        let error = of_main.chain(&report.ranks).find_map(|rank| {
+            let said = around.words?.last_line(rank)?;
+            // A rank that was never started has only the words of its host.
+            let who = rank.pid.map_or(String::new(), |_| format!("rank {}: ", rank.rank));
+            Some((said, format!("{who}{}", shortened(said))))
+        });
+        let error = error.filter(|(said, _)| !main.message.contains(said));
+        before.extend(error.map(|(_, line)| Fact::new("error", line)));
         let mut places = ranks::places(report);
         if places.len() > MOST_PLACES {
             places.truncate(MOST_PLACES);
