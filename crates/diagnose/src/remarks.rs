@@ -111,7 +111,7 @@ fn partly_used(case: &Case<'_>) -> Option<String> {
     let observed = &case.observed;
     let mut having: BTreeMap<(usize, usize), BTreeMap<usize, BTreeSet<usize>>> = BTreeMap::new();
     let mut present: BTreeMap<(usize, usize), BTreeSet<usize>> = BTreeMap::new();
-    for (at, backward) in &observed.hooks.backwards {
+    for (at, backward) in observed.hooks.backwards.iter().filter(|(_, it)| it.is_known()) {
         present.entry((at.step, at.microbatch)).or_default().insert(at.rank);
         let of_it = having.entry((at.step, at.microbatch)).or_default();
         for param in backward.delivered() {

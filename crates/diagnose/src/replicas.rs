@@ -21,7 +21,17 @@ pub const MUST_AGREE: &[Point] = &[
 pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
     let mut known: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     let mut unlike = Vec::new();
-    let of_step = observed.updates.digests.iter().filter(|((step, _), _)| *step == after);
+    // A script that ends first reports its last values at its end, when other ranks may have gone on.
+    let goes_on = |rank| {
+        after.is_none_or(|step| observed.script.ended.contains_key(&(step + 1, rank)))
+            || !observed.processes.ranks[rank].finished
+    };
+    let some_go_on = (0..observed.spec.world_size).any(goes_on);
+    let of_step = observed
+        .updates
+        .digests
+        .iter()
+        .filter(|((step, rank), _)| *step == after && (goes_on(*rank) || !some_go_on));
     for ((_, rank), digests) in of_step {
         for (param, digest) in digests.numbers.iter().enumerate() {
             let Some(digest) = digest.filter(|_| observed.model.has(*rank, param)) else {

@@ -63,6 +63,12 @@ impl Backward<'_> {
         counts.filter(|(_, count)| **count > 0).map(|(param, _)| param)
     }
 
+    /// True if it is known to which parameters autograd delivered a gradient. In the first step of a script, a rank
+    /// that fails does not know the numbers of its parameters yet.
+    pub fn is_known(&self) -> bool {
+        self.arrived.or(self.fired).is_some()
+    }
+
     /// The number of times that the hook of a parameter fired.
     pub fn firings(&self, param: usize) -> u32 {
         count(self.fired, param)

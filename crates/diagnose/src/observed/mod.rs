@@ -145,7 +145,8 @@ impl<'a> Observed<'a> {
             let microbatch = (at.step, at.rank, at.microbatch);
             all.insert(microbatch);
             let is_due = !self.script.set_aside.contains_key(&microbatch);
-            for param in backward.delivered().filter(|_| is_due) {
+            let all_params = 0..if backward.is_known() { 0 } else { used.len() };
+            for param in backward.delivered().chain(all_params).filter(|_| is_due) {
                 used[param].insert(microbatch);
             }
         }
