@@ -75,6 +75,29 @@ fn a_rank_that_crashes_in_the_first_step_is_named_where_the_script_is_observed()
 
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_rank_whose_script_ends_first_is_named_with_the_number_of_its_steps() {
+    let script = file("tests/engines/exec/scripts/broken.py");
+    for options in [&[][..], &["--observe=4"]] {
+        let run = train(scripts(), options, 2, text(&script), "end 1 2.0");
+        assert_eq!(run.code, 3, "{}", run.stderr);
+        let finding = only_finding(&run);
+        assert_eq!(
+            (finding.code.as_str(), finding.rank),
+            ("ZP901", Some(1)),
+            "{}",
+            finding.message
+        );
+        let watched = if options.is_empty() { 3 } else { 5 };
+        let said =
+            format!("the script ended (exit code 0) after 2 of the {watched} watched steps;");
+        assert!(finding.message.starts_with(&said), "{}", finding.message);
+        let lost = &finding.consequences[0].message;
+        assert!(lost.starts_with("rank 0: "), "{lost}");
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn an_exception_that_the_script_catches_is_no_finding() {
     let run = broken("600", "catch 1 1.0");
     assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());

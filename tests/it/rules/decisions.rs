@@ -1,7 +1,5 @@
 //! Tests of infinities, overflows, norms and clipping on simulated engines.
 
-use std::path::Path;
-
 use proptest::prelude::*;
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::plan::{Param, Segment};
@@ -12,7 +10,7 @@ use zprobe_model::trace::{
 };
 use zprobe_report::{Report, Verdict};
 
-use super::scenarios::{crash, edit, fp16, orthogonalised, request, scenarios};
+use super::scenarios::{crash, edit, fp16, orthogonalised, recorded, request, scenarios};
 use crate::simulator::{self, Cut, LOSS_SCALE, Simulation};
 
 fn codes(report: &Report) -> Vec<&str> {
@@ -427,12 +425,6 @@ fn gradients_that_are_orthogonalised_once_a_step_are_no_finding() {
     let report = diagnose(&orthogonalised(|microbatch| microbatch == last));
     assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
     assert_eq!(codes(&diagnose(&orthogonalised(|_| true))), ["ZP114"]);
-}
-
-/// The recorded trace of a script.
-fn recorded(name: &str) -> Trace {
-    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
-    Trace::read(&traces.join(name)).expect("a readable trace")
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod decisions;
 mod elements;
+mod ended;
 mod hung;
 mod independent;
 mod journey;

@@ -1,5 +1,7 @@
 //! Simulated traces for rules that no fault of the native engine triggers.
 
+use std::path::Path;
+
 use zprobe_model::spec::{Dtype, Engine, Shape, SpecRequest};
 use zprobe_model::trace::{Event, FlushReason, LayoutName, Outcome, Record, Trace, Transform};
 
@@ -36,6 +38,12 @@ pub fn edit(trace: &mut Trace, rank: usize, mut change: impl FnMut(&mut Event)) 
     for record in trace.records.iter_mut().filter(|record| record.rank == Some(rank)) {
         change(&mut record.event);
     }
+}
+
+/// The recorded trace of a script.
+pub fn recorded(name: &str) -> Trace {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces");
+    Trace::read(&traces.join(name)).expect("a readable trace")
 }
 
 /// Ends a rank with an exception just before an event.

@@ -25,9 +25,12 @@ pub struct RankProcesses<'a> {
     meetings: Meetings,
 }
 
-/// The phrases with which the error message of a rank says that another rank was unreachable.
+/// The phrases with which the error message of a rank says that another rank was unreachable, in messages of Gloo, NCCL
+/// and zprobe.
 pub const SYMPTOMS: &[&str] = &[
     "Connection closed by peer",
+    "Connection closed by remote peer",
+    "remote process exit",
     "Connection reset by peer",
     "Broken pipe",
     "was never reached by rank",

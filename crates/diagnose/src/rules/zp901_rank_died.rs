@@ -2,12 +2,12 @@
 
 use crate::account::account;
 use crate::case::Case;
-use crate::observed::RankProcess;
+use crate::observed::{Observed, RankProcess};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use crate::signatures::recognise;
 use crate::stacks::{StackPlace, own_lines};
-use zprobe_model::trace::{AgentLoss, Event, Outcome};
+use zprobe_model::trace::{AgentLoss, Event, Outcome, REST_OF_SCRIPT};
 use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, Finding, RuleCode};
 
@@ -22,30 +22,36 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let observed = &case.observed;
-    let left_alone = observed.left_alone();
-    let died: Vec<(usize, &RankProcess<'_>, String)> = observed
-        .processes
-        .ranks
-        .iter()
-        .enumerate()
-        .filter(|(rank, process)| !process.finished && !left_alone.contains(rank))
-        .filter_map(|(rank, process)| Some((rank, process, ending(process)?)))
-        .collect();
-    // A rank that was taken down by another one either says so in its error, or exits plainly after a signal
-    // elsewhere or after the loss of a machine.
-    let by_signal = |process: &RankProcess<'_>| matches!(process.outcome, Some(Outcome::Signal(_)));
-    let with_agent = |process: &RankProcess<'_>| process.outcome == Some(Outcome::Lost);
-    let any = |is_one: &dyn Fn(&RankProcess<'_>) -> bool| died.iter().any(|(_, it, _)| is_one(it));
-    let (any_signal, any_lost) = (any(&by_signal), any(&with_agent));
-    let is_root = |process: &RankProcess<'_>| match (any_signal, any_lost) {
-        (true, _) => by_signal(process),
-        (false, true) => with_agent(process),
-        (false, false) => !process.blames_a_peer(),
+    let left_alone = case.observed.left_alone();
+    let processes = &case.observed.processes.ranks;
+    let is_broken = |rank: &usize| !processes[*rank].finished && !left_alone.contains(rank);
+    let told = |rank: usize| Some((rank, &processes[rank], ending(case, rank)?));
+    let mut died: Vec<_> = (0..processes.len()).filter(is_broken).filter_map(told).collect();
+    let blames: IsOne = |process| process.blames_a_peer();
+    let any = |died: &[(usize, &RankProcess<'_>, String)], is_one: IsOne| {
+        died.iter().any(|(_, process, _)| is_one(process))
     };
-    let all_blame = died.iter().all(|(_, process, _)| !is_root(process));
-    let (roots, others): (Vec<_>, Vec<_>) =
-        died.into_iter().partition(|(_, process, _)| all_blame || is_root(process));
+    let has_lost_a_peer = any(&died, blames);
+    if has_lost_a_peer && !any(&died, ended_by_itself) {
+        died.extend(ended_first(case).into_iter().filter_map(told));
+    }
+    // A rank that was taken down by another one says so in its error, exits plainly after a signal elsewhere or after
+    // the loss of a machine, or says nothing because its launcher ended it.
+    let kinds: [IsOne; 5] = [
+        |process| matches!(process.outcome, Some(Outcome::Signal(_))),
+        |process| process.outcome == Some(Outcome::Lost),
+        ended_by_itself,
+        |process| !process.blames_a_peer(),
+        |_| true,
+    ];
+    let is_root = kinds.into_iter().find(|is_one| any(&died, *is_one)).unwrap_or(blames);
+    let (mut roots, others): (Vec<_>, Vec<_>) =
+        died.into_iter().partition(|(_, process, _)| is_root(process));
+    for (_, process, ending) in roots.iter_mut().filter(|_| has_lost_a_peer) {
+        if process.outcome == Some(Outcome::Code(0)) {
+            ending.push_str("; the ranks that went on lost the connection");
+        }
+    }
     let mut findings: Vec<Finding> =
         alike(roots).into_iter().map(|alike| finding(case, rule, alike)).collect();
     if let Some(first) = findings.first_mut() {
@@ -58,6 +64,37 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         }
     }
     findings.into_iter().map(|finding| Sighting::new(finding, Scope::default())).collect()
+}
+
+/// A criterion for ranks that died.
+type IsOne = fn(&RankProcess<'_>) -> bool;
+
+/// True if the rank ended for a reason of its own, as far as its process, its launcher or its agent has reported it.
+fn ended_by_itself(process: &RankProcess<'_>) -> bool {
+    let is_told = process.failure.is_some() || process.outcome != Some(Outcome::Unseen);
+    is_told && !process.blames_a_peer()
+}
+
+/// Returns the ranks whose scripts ended first, without an error, before the last watched step. Empty if zprobe itself
+/// stopped watching.
+fn ended_first(case: &Case<'_>) -> Vec<usize> {
+    let Observed { spec, processes, software, .. } = &case.observed;
+    let is_let_go = software.not_observed.iter().any(|(what, _)| *what == REST_OF_SCRIPT);
+    let Some(script) = spec.script().filter(|_| !is_let_go) else { return Vec::new() };
+    let ranks = processes.ranks.iter().enumerate().filter(|(_, process)| process.finished);
+    let ends: Vec<_> = ranks.map(|(rank, _)| (steps_of(case, rank), rank)).collect();
+    let first = ends.iter().map(|(steps, _)| *steps).min();
+    let first = first.filter(|steps| *steps < script.watched_steps());
+    ends.into_iter().filter(|(steps, _)| Some(*steps) == first).map(|(_, rank)| rank).collect()
+}
+
+/// The number of steps of a script that a rank took.
+fn steps_of(case: &Case<'_>, rank: usize) -> usize {
+    let Observed { spec, updates, script, .. } = &case.observed;
+    let is_taken = |step: &usize| {
+        updates.stepped.contains_key(&(*step, rank)) || script.ended.contains_key(&(*step, rank))
+    };
+    (0..spec.steps).filter(is_taken).count()
 }
 
 /// The ranks that ended in the same way.
@@ -150,11 +187,12 @@ fn before(case: &Case<'_>, rank: usize) -> Option<String> {
     Some(known)
 }
 
-/// Describes the ending of a process; `None` if zprobe ended the process after the run.
-fn ending(process: &RankProcess<'_>) -> Option<String> {
+/// Describes the ending of a rank's process; `None` if zprobe ended the process after the run.
+fn ending(case: &Case<'_>, rank: usize) -> Option<String> {
+    let process = &case.observed.processes.ranks[rank];
     let outcome = process.outcome?;
-    match outcome {
-        Outcome::Lost => Some(match process.lost {
+    match (outcome, case.observed.spec.script()) {
+        (Outcome::Lost, _) => Some(match process.lost {
             Some((machine, AgentLoss::Closed)) => {
                 format!("lost: the zprobe process on {machine} has ended")
             }
@@ -166,10 +204,15 @@ fn ending(process: &RankProcess<'_>) -> Option<String> {
             }
             None => "lost with its machine".to_owned(),
         }),
-        Outcome::Signal(_) | Outcome::WithLauncher(_) => outcome.death(),
-        Outcome::Code(0) => Some("exited before the work was done".to_owned()),
-        Outcome::Code(code) => Some(format!("failed with exit code {code}")),
-        Outcome::Unseen => Some("ended before the work was done".to_owned()),
-        Outcome::Reaped => None,
+        (Outcome::Signal(_) | Outcome::WithLauncher(_), _) => outcome.death(),
+        (Outcome::Code(0), Some(script)) => Some(format!(
+            "the script ended (exit code 0) after {} of the {} watched steps",
+            steps_of(case, rank),
+            script.watched_steps(),
+        )),
+        (Outcome::Code(0), None) => Some("exited before the work was done".to_owned()),
+        (Outcome::Code(code), _) => Some(format!("failed with exit code {code}")),
+        (Outcome::Unseen, _) => Some("ended before the work was done".to_owned()),
+        (Outcome::Reaped, _) => None,
     }
 }

@@ -89,6 +89,12 @@ pub struct ScriptOptions {
 }
 
 impl ScriptOptions {
+    /// The number of steps that zprobe watches if the script takes that many: the first step, and then the steps whose
+    /// gradients are codes or are sampled.
+    pub fn watched_steps(&self) -> usize {
+        self.observe.map_or(CODED_SCRIPT, |steps| steps + 1)
+    }
+
     /// The arguments of `zprobe exec` that watch the script again.
     pub(super) fn arguments(&self, seed: u64) -> Vec<String> {
         let mut arguments = Vec::new();
