@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Observed, RankProcess, TimedOut};
-use zprobe_model::trace::Outcome;
+use zprobe_model::trace::{Event, Outcome, Phase};
 
 impl Observed<'_> {
     /// Returns, for each rank of a script that skipped a step that others took, the first such step. If the others
@@ -24,15 +24,34 @@ impl Observed<'_> {
         .collect()
     }
 
-    /// Returns the ranks that skipped a step of some optimizer and then lost the connection to the other ranks,
-    /// because these had taken all watched steps and were gone.
+    /// Returns the ranks that lost the connection to the other ranks only because these had taken all watched steps and
+    /// were gone: ranks that skipped a step of some optimizer, and ranks that wait after their last step, as in DDP's
+    /// `join`.
     pub fn left_alone(&self) -> BTreeSet<usize> {
-        let is_over = self.processes.ranks.iter().any(|process| process.finished);
+        let ranks = || self.processes.ranks.iter().enumerate();
+        let is_over = ranks().any(|(_, process)| process.finished);
+        let watched = self.spec.script().map(|script| script.watched_steps());
+        let some_left =
+            ranks().any(|(rank, it)| it.finished && Some(self.steps_of(rank)) == watched);
         let has_idle =
             |rank: usize| self.script.remarks.get(&rank).is_some_and(|it| !it.idle.is_empty());
-        let ranks = self.processes.ranks.iter().enumerate();
-        let lost = ranks.filter(|(rank, it)| is_over && it.blames_a_peer() && has_idle(*rank));
+        let has_stepped = |it: &RankProcess<'_>| {
+            matches!(it.last_phase, Some(Event::PhaseEntered { phase: Phase::OptimizerStep, .. }))
+        };
+        let lost = ranks().filter(|(_, process)| process.blames_a_peer());
+        let lost = lost.filter(|(rank, process)| {
+            is_over && has_idle(*rank) || some_left && has_stepped(process)
+        });
         lost.map(|(rank, _)| rank).chain(self.behind().into_keys()).collect()
+    }
+
+    /// Returns the number of steps of a script that a rank took.
+    pub fn steps_of(&self, rank: usize) -> usize {
+        let is_taken = |step: &usize| {
+            let moment = (*step, rank);
+            self.updates.stepped.contains_key(&moment) || self.script.ended.contains_key(&moment)
+        };
+        (0..self.spec.steps).filter(is_taken).count()
     }
 
     /// True for a rank of a script that was silent when the time limit passed.

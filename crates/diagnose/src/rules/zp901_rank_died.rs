@@ -82,19 +82,10 @@ fn ended_first(case: &Case<'_>) -> Vec<usize> {
     let is_let_go = software.not_observed.iter().any(|(what, _)| *what == REST_OF_SCRIPT);
     let Some(script) = spec.script().filter(|_| !is_let_go) else { return Vec::new() };
     let ranks = processes.ranks.iter().enumerate().filter(|(_, process)| process.finished);
-    let ends: Vec<_> = ranks.map(|(rank, _)| (steps_of(case, rank), rank)).collect();
+    let ends: Vec<_> = ranks.map(|(rank, _)| (case.observed.steps_of(rank), rank)).collect();
     let first = ends.iter().map(|(steps, _)| *steps).min();
     let first = first.filter(|steps| *steps < script.watched_steps());
     ends.into_iter().filter(|(steps, _)| Some(*steps) == first).map(|(_, rank)| rank).collect()
-}
-
-/// The number of steps of a script that a rank took.
-fn steps_of(case: &Case<'_>, rank: usize) -> usize {
-    let Observed { spec, updates, script, .. } = &case.observed;
-    let is_taken = |step: &usize| {
-        updates.stepped.contains_key(&(*step, rank)) || script.ended.contains_key(&(*step, rank))
-    };
-    (0..spec.steps).filter(is_taken).count()
 }
 
 /// The ranks that ended in the same way.
@@ -207,7 +198,7 @@ fn ending(case: &Case<'_>, rank: usize) -> Option<String> {
         (Outcome::Signal(_) | Outcome::WithLauncher(_), _) => outcome.death(),
         (Outcome::Code(0), Some(script)) => Some(format!(
             "the script ended (exit code 0) after {} of the {} watched steps",
-            steps_of(case, rank),
+            case.observed.steps_of(rank),
             script.watched_steps(),
         )),
         (Outcome::Code(0), None) => Some("exited before the work was done".to_owned()),
