@@ -25,6 +25,11 @@ def run(root: Path, workspace: Path, tmp_path: Path, environment=None, **inputs:
     return Action(root).run(workspace, tmp_path / "temp", inputs, environment)
 
 
+def redacted(directory: str) -> list[str]:
+    """The files in the directory of the results that may leave the machine: logs may have secrets."""
+    return [f"{directory}/{name}" for name in ("results.xml", "results.sarif", "runs/**/report.json")]
+
+
 def test_the_action_is_valid_by_the_schema(root):
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-actions"]
     subprocess.run([*command, str(root / "action.yml")], check=True)
@@ -65,7 +70,7 @@ def test_a_clean_engine_passes_and_leaves_its_results(root, program, workspace, 
     assert json.loads(Path(result.outputs["sarif"]).read_text())["version"] == "2.1.0"
     [(uses, given)] = result.used
     assert uses.startswith("actions/upload-artifact@")
-    assert given["path"] == result.outputs["directory"] and given["name"] == "zprobe"
+    assert given["path"].split() == redacted(result.outputs["directory"]) and given["name"] == "zprobe"
     assert not list(workspace.glob("*.xml")), "the user's own files stay alone"
 
 
@@ -85,7 +90,7 @@ def test_a_finding_fails_the_job_with_annotations_and_its_run_as_an_artifact(roo
     assert "ZP101" in result.summary
     recorded = Path(result.outputs["directory"]) / "runs"
     assert (recorded / "trace.jsonl").exists()
-    assert [given["path"] for _, given in result.used] == [result.outputs["directory"]]
+    assert [given["path"].split() for _, given in result.used] == [redacted(result.outputs["directory"])]
 
 
 def test_the_users_own_script_is_asked_with_its_words_as_they_stand(root, program, workspace, tmp_path):
