@@ -220,6 +220,9 @@ fn the_first_screen() {
     insta::assert_snapshot!("first-screen-clean", of("clean-ipg-bucket"));
     insta::assert_snapshot!("first-screen-killed", of("rank-dies"));
     insta::assert_snapshot!("first-screen-script", of("script-mean-of-means"));
+    let mut several = named("script-step-left-out");
+    several.findings.extend(named("script-clipped-by-rank").findings);
+    insta::assert_snapshot!("first-screen-several", brief(&several));
     let mut inconclusive = named("clean-accumulator");
     inconclusive.verdict = Verdict::Inconclusive;
     insta::assert_snapshot!("first-screen-inconclusive", brief(&inconclusive));

@@ -82,11 +82,7 @@ impl<'a> Document<'a> {
         let known = main.known.first();
         before.extend(known.map(|bug| Fact::new("known", bug.range())));
         before.extend(fix(main, around, report.run.spec.script().is_some()));
-        let what = match main.place() {
-            place if place.is_empty() => shortened(&main.message),
-            place => format!("{} ({place})", shortened(&main.message)),
-        };
-        before.push(Fact::new("what", what));
+        before.push(Fact::new("what", shortened(&main.message) + &main.place_in_brackets()));
         let of_main = report.ranks.iter().filter(|rank| Some(rank.rank) == main.rank);
         let error = of_main.chain(&report.ranks).find_map(|rank| {
             let said = around.words?.last_line(rank)?;
@@ -118,8 +114,9 @@ impl<'a> Document<'a> {
         after.extend(cause.map(|cause| Fact::new("where", cause)));
         let others = &self.findings[1..];
         after.extend(others.iter().take(MOST_OTHERS).map(|finding| {
-            let known = finding.known.first().map(|bug| format!(" (known bug {})", bug.name));
-            Fact::new("also", finding.title() + &known.unwrap_or_default())
+            let known = finding.known.first().map(|bug| format!(", known bug {}", bug.name));
+            let title = finding.title() + &finding.place_in_brackets();
+            Fact::new("also", title + &known.unwrap_or_default())
         }));
         if others.len() > MOST_OTHERS {
             let more = amount(others.len() - MOST_OTHERS, "more finding");
@@ -153,10 +150,16 @@ impl<'a> Document<'a> {
     }
 
     /// The next command for the reader, with the run directory: the bug report of an unknown bug, otherwise the full
-    /// report. `None` if the run is not recorded on disk.
+    /// report. An unknown bug of a run with a script is one of the script, unless a function of its engine made the
+    /// first wrong buffer. `None` if the run is not recorded on disk.
     pub fn next(&self, report: &Report, around: &Surroundings<'_>) -> Option<String> {
         let dir = around.run_dir?;
+        let blames_engine = report.run.spec.script().is_none()
+            || report.first_divergence.as_ref().is_some_and(|it| it.function.is_some());
         Some(match self.findings.first() {
+            Some(main) if main.known.is_empty() && !blames_engine => {
+                format!("next: zprobe show -v {dir}; more: zprobe explain {}", main.code)
+            }
             Some(main) if main.known.is_empty() && pointless(report).is_none() => {
                 format!("next: zprobe issue {dir}; more: zprobe show -v")
             }

@@ -19,6 +19,12 @@ impl Finding {
         known.join(", ")
     }
 
+    /// The place of the finding in parentheses, after a space; empty if no place is known.
+    pub(super) fn place_in_brackets(&self) -> String {
+        let place = self.place();
+        if place.is_empty() { place } else { format!(" ({place})") }
+    }
+
     /// The place and the message in one sentence: `step 0, microbatch 3: the gradient is missing`.
     pub fn statement(&self) -> String {
         match self.place() {
