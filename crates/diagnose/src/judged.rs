@@ -38,8 +38,7 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> 
         count => judged.push(format!("parameters after {}", amount(count, "step"))),
     }
     let judged = if judged.is_empty() { "nothing".to_owned() } else { judged.join(", ") };
-    let text = format!("judged: {judged}");
-    Some(if not.is_empty() { text } else { format!("{text}; not judged: {}", not.join(", ")) })
+    Some(if not.is_empty() { judged } else { format!("{judged}; not judged: {}", not.join(", ")) })
 }
 
 /// Checks that the scale of the loss was judged.

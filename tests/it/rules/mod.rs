@@ -229,6 +229,16 @@ fn the_first_screen() {
 }
 
 #[test]
+fn a_report_on_a_script_has_no_settings_of_a_model_that_the_script_does_not_have() {
+    let text = rendered("script-clean", Form::Markdown);
+    assert!(text.contains("\n- judged: scale and law of the loss"), "{text}");
+    assert!(text.contains("| gradient_accumulation_steps | 2 |"), "{text}");
+    for invented in ["optimizer.lr", "micro_batch_size", "offload", "| model |", "| judged |"] {
+        assert!(!text.contains(invented), "{invented}: {text}");
+    }
+}
+
+#[test]
 fn the_first_screen_of_a_run_that_was_interrupted_counts_what_is_missing() {
     let mut report = named("clean-accumulator");
     report.verdict = Verdict::Inconclusive;

@@ -27,9 +27,30 @@ pub(super) fn smallest(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Smallest, title, blocks))
 }
 
+/// The facts about a script that the lines about the settings state, so that the section about the engine has no need
+/// of them.
+const OF_SCRIPT: [&str; 4] = ["contract", "factor of all gradients", "judged", "places"];
+
+/// The settings in the specification of a script's training that are facts. All others are those of zprobe's own model,
+/// which a script does not have.
+const FACTS_OF_SCRIPT: [&str; 11] = [
+    "backend",
+    "device",
+    "dtype",
+    "engine",
+    "gradient_accumulation_steps",
+    "recording",
+    "script",
+    "seed",
+    "steps",
+    "timeout_s",
+    "world_size",
+];
+
 /// The section with the facts that the engine states about itself.
 pub(super) fn engine(report: &Report) -> Option<Section<'_>> {
-    let facts: Vec<_> = report.run.engine_facts.clone().into_iter().collect();
+    let mut facts: Vec<_> = report.run.engine_facts.clone().into_iter().collect();
+    facts.retain(|(name, _)| !OF_SCRIPT.contains(&name.as_str()));
     let title = "What the engine says about itself";
     (!facts.is_empty()).then(|| Section::new(Topic::Engine, title, vec![Block::Pairs(facts)]))
 }
@@ -62,8 +83,11 @@ pub(super) fn run(report: &Report) -> Section<'_> {
 
 /// The section with the specification of the run as a flat list: each setting by its path.
 pub(super) fn specification(spec: &RunSpec) -> serde_json::Result<Section<'_>> {
-    let mut pairs = Vec::new();
-    flatten(String::new(), &serde_json::to_value(spec)?, &mut pairs);
+    let (mut pairs, mut settings) = (Vec::new(), serde_json::to_value(spec)?);
+    if let (Some(_), Some(settings)) = (spec.script(), settings.as_object_mut()) {
+        settings.retain(|name, _| FACTS_OF_SCRIPT.contains(&name.as_str()));
+    }
+    flatten(String::new(), &settings, &mut pairs);
     Ok(Section::detail(Topic::Specification, "Specification", vec![Block::Pairs(pairs)]))
 }
 

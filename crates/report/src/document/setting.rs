@@ -73,9 +73,7 @@ pub(super) fn circumstances(report: &Report) -> Vec<Fact> {
             Fact::new("loss", contract.strip_prefix("loss: ").unwrap_or(contract))
         }));
         let judged = fact("judged").filter(|_| is_right);
-        facts.extend(
-            judged.map(|it| Fact::new("judged", it.strip_prefix("judged: ").unwrap_or(it))),
-        );
+        facts.extend(judged.map(|it| Fact::new("judged", it)));
     } else {
         let fault = spec.inject().map(|fault| format!("; injected fault: {fault}"));
         let stage = stage(spec).map(|stage| format!("{stage}, "));
@@ -150,7 +148,7 @@ fn of_script(report: &Report, script: &ScriptOptions) -> Vec<String> {
     let fact = |name: &str| report.run.engine_facts.get(name).cloned();
     lines.extend(fact("places").map(|places| format!("your code: {places}")));
     lines.extend(fact("contract"));
-    lines.extend(fact("judged"));
+    lines.extend(fact("judged").map(|it| format!("judged: {it}")));
     lines.extend(report.remarks.iter().map(|remark| format!("note: {remark}")));
     lines
 }
