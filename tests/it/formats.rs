@@ -105,13 +105,22 @@ fn text(form: Form) -> String {
 #[test]
 fn a_script_is_a_suite_of_one_case() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/script-noise");
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_zprobe"))
-        .args(["diagnose", "--output-format", "junit"])
-        .arg(fixture)
-        .output()
-        .expect("zprobe");
-    let junit = String::from_utf8_lossy(&output.stdout).into_owned();
+    let render = |form| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_zprobe"))
+            .args(["diagnose", "--output-format", form])
+            .arg(&fixture)
+            .output()
+            .expect("zprobe");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let junit = render("junit");
     assert!(junit.contains(r#"tests="1" skipped="0" failures="1""#), "{junit}");
+    let github = render("github");
+    assert!(github.starts_with("::error file=examples/train/ddp.py,line=88,title="), "{github}");
+    let sarif = assert_sarif(&render("sarif"));
+    let place = &sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
+    assert_eq!(place["artifactLocation"]["uri"], "examples/train/ddp.py");
+    assert_eq!(place["region"]["startLine"], 88);
 }
 
 #[test]

@@ -12,7 +12,9 @@ use crate::observed::Observed;
 use crate::placement::ModelPlacement;
 use crate::race::FirstDifference;
 use crate::rules::{self, RULES};
-use crate::{causes, coverage, deviation, journey, loss, remarks, replicas, steps, summary};
+use crate::{
+    causes, coverage, deviation, journey, location, loss, remarks, replicas, steps, summary,
+};
 
 /// Diagnoses a recorded run.
 pub fn diagnose(trace: &Trace) -> Report {
@@ -45,6 +47,9 @@ pub fn examine(trace: &Trace, repeats: Option<&FirstDifference>) -> Report {
         Case { observed, plan, placement, missing, norms, decoded, deviations, is_apart, repeats };
     let mut findings = causes::arrange(&case, RULES, rules::check_all(&case));
     findings.sort_by_key(|finding| !rules::is_crash(finding.code));
+    for finding in &mut findings {
+        finding.location = location::of(&case, finding);
+    }
     let verdict = verdict(&case, &findings);
     let journey = journey::stations(&case);
     let mut report = Report {

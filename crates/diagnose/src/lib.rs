@@ -18,6 +18,7 @@ mod hooks;
 pub mod infinity;
 mod journey;
 mod judged;
+mod location;
 mod loss;
 pub mod missing;
 pub mod norm;

@@ -67,6 +67,7 @@ impl Rule {
             consequences: Vec::new(),
             known: Vec::new(),
             limit: None,
+            location: None,
         }
     }
 

@@ -38,6 +38,19 @@ pub struct Finding {
     /// feature of NCCL. Such a finding says nothing about gradients. `None` for all other findings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
+    /// The line of the user's script that the finding is about; `None` without a script, or if no such line was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<Location>,
+}
+
+/// A line of a user's script.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Location {
+    /// The path of the file, relative to the working directory of the script; only the name of the file if the file is
+    /// outside of that directory.
+    pub file: String,
+    /// The number of the line, from 1.
+    pub line: usize,
 }
 
 /// A bug of a released engine (`probes/zoo`).

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use self::again::CONFIG_FILE;
 pub use self::contribution::{Contribution, Elements, MicrobatchTokens, Possible};
 pub use self::exit::Exit;
-pub use self::finding::{Consequence, Finding, KnownBug, Severity};
+pub use self::finding::{Consequence, Finding, KnownBug, Location, Severity};
 pub use self::form::Form;
 pub use self::hooks::{Firings, Flush, HookCount, Hooks};
 pub use self::journey::{Divergence, Norms, Station, Step};

@@ -247,6 +247,15 @@ impl Suite {
     }
 }
 
+impl CaseFinding {
+    /// The file and the line that the finding is about: those of the user's script, or else the start of the probe's
+    /// file. `None` for a probe that is part of zprobe.
+    pub(crate) fn place<'a>(&'a self, case: &'a Case) -> Option<(&'a str, usize)> {
+        let of_script = self.finding.location.as_ref().map(|it| (it.file.as_str(), it.line));
+        of_script.or(case.file.as_deref().map(|file| (file, 1)))
+    }
+}
+
 impl Acceptance {
     /// The acceptance in words: `accepted until 2026-12-31: the fix is not released`.
     pub fn describe(&self) -> String {

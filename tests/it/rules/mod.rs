@@ -23,7 +23,7 @@ use zprobe_diagnose::{diagnose, rules, rules::RULES};
 use zprobe_model::trace::Trace;
 use zprobe_report::document::Surroundings;
 use zprobe_report::render::{render, render_within};
-use zprobe_report::{Form, Report, RuleCode, Verdict};
+use zprobe_report::{Finding, Form, Report, RuleCode, Verdict};
 use zprobe_zoo::{ZooRow, registry};
 
 fn traces() -> Vec<(String, PathBuf)> {
@@ -226,6 +226,21 @@ fn the_first_screen() {
     let mut inconclusive = named("clean-accumulator");
     inconclusive.verdict = Verdict::Inconclusive;
     insta::assert_snapshot!("first-screen-inconclusive", brief(&inconclusive));
+}
+
+#[test]
+fn findings_about_a_script_have_a_line_of_the_script() {
+    let of_scripts = reports().into_iter().filter(|(_, it)| it.run.spec.script().is_some());
+    let lines = of_scripts.flat_map(|(name, report)| {
+        let said = move |finding: Finding| {
+            let line = finding.location.map(|it| format!("{}:{}", it.file, it.line));
+            format!("{name}: {} at {}", finding.code, line.unwrap_or_default())
+        };
+        report.findings.into_iter().map(said)
+    });
+    insta::assert_snapshot!(lines.collect::<Vec<_>>().join("\n"));
+    let of_engines = reports().into_iter().filter(|(_, it)| it.run.spec.script().is_none());
+    assert!(of_engines.flat_map(|(_, it)| it.findings).all(|it| it.location.is_none()));
 }
 
 #[test]

@@ -159,6 +159,7 @@ mod tests {
             consequences: Vec::new(),
             known: Vec::new(),
             limit: None,
+            location: None,
         }];
         report
     }

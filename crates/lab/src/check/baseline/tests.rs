@@ -37,6 +37,7 @@ fn finding(code: &str, rank: Option<usize>) -> CaseFinding {
         consequences: vec![],
         known: vec![],
         limit: None,
+        location: None,
     };
     CaseFinding { finding, accepted: None }
 }

@@ -68,7 +68,7 @@ fn annotate(text: &mut String, case: &Case, others: &[&Case]) {
                 let _ = write!(message, "{also}\nagain: {}", case.command);
             }
         }
-        *text += &command(level, file, &title, &message);
+        *text += &command(level, it.place(case), &title, &message);
     }
     // The complaint is annotated only if no finding is, because an annotated finding says more.
     if case.status.is_bad() && case.findings.iter().all(|it| it.accepted.is_some()) {

@@ -80,12 +80,13 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
     for fact in finding.lines() {
         text = format!("{text}\n- {fact}");
     }
+    let (file, line) = it.place(case).unwrap_or((&suite.file, 1));
     let mut result = json!({
         "ruleId": finding.code,
         "ruleIndex": rules.iter().position(|id| finding.code == *id),
         "level": finding.severity,
         "message": { "text": message(&text) },
-        "locations": [location(case.file.as_deref().unwrap_or(&suite.file), 1, Some(case))],
+        "locations": [location(file, line, Some(case))],
         // A finding of the same rule in the same case stays one alert, even if the numbers in its message change.
         "partialFingerprints": { "case/v1": format!("{}:{}", finding.code, case.id()) },
         "properties": { "command": case.command },
