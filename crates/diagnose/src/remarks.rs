@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::case::Case;
+use crate::rules::is_slip;
+use zprobe_model::spec::deepspeed;
 use zprobe_model::trace::Aside;
 use zprobe_report::words::{abridged, counted};
 
@@ -18,6 +20,7 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     all.extend(partly_used(case));
     all.extend(set_aside(case));
     all.extend(given_up(case));
+    all.extend(unread(case));
     all
 }
 
@@ -90,6 +93,23 @@ fn set_aside(case: &Case<'_>) -> Vec<String> {
         )
     };
     by_reason.into_iter().map(said).collect()
+}
+
+/// Remarks on keys of DeepSpeed's configuration that are none of DeepSpeed's. A key that is probably misspelt is a finding
+/// of ZP608 instead.
+fn unread(case: &Case<'_>) -> Option<String> {
+    let unread = case.observed.script.remarks.values().flat_map(|it| &it.unread);
+    let keys = unread.filter(|it| it.optimizer.is_none()).flat_map(|it| &it.keys);
+    let is_strange =
+        |key: &&String| deepspeed::top_level().all(|it| it != *key && !is_slip(key, it));
+    let keys: BTreeSet<&String> = keys.filter(is_strange).collect();
+    let keys: Vec<String> = keys.into_iter().cloned().collect();
+    (!keys.is_empty()).then(|| {
+        format!(
+            "DeepSpeed ignores keys of its configuration that it does not know: {}",
+            abridged(&keys)
+        )
+    })
 }
 
 /// Remarks that the microbatches before some steps were given up.

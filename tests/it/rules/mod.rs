@@ -254,6 +254,28 @@ fn a_report_on_a_script_has_no_settings_of_a_model_that_the_script_does_not_have
 }
 
 #[test]
+fn a_key_that_deepspeed_ignores_is_a_remark_unless_it_is_misspelt() {
+    let with = |key: &str| {
+        let unread = serde_json::json!([{"optimizer": null, "keys": [key], "read": []}]);
+        let edit = |record: &mut serde_json::Value| {
+            if record["event"]["type"] == "script-remarked" {
+                record["event"]["unread"] = unread.clone();
+            }
+            true
+        };
+        edited("script-clean", edit).unwrap()
+    };
+    let (ignored, known) = (with("our_own_key"), with("tensorboard"));
+    assert_eq!((ignored.verdict, known.verdict), (Verdict::Clean, Verdict::Clean));
+    let remark = "DeepSpeed ignores keys of its configuration that it does not know: our_own_key";
+    assert_eq!(ignored.remarks.last().map(String::as_str), Some(remark));
+    assert_eq!(known.remarks, named("script-clean").remarks);
+    let misspelt = with("gradient_accumulation_step");
+    assert_eq!(misspelt.findings[0].code, "ZP608");
+    assert_eq!(misspelt.remarks, known.remarks);
+}
+
+#[test]
 fn the_first_screen_of_a_run_that_was_interrupted_counts_what_is_missing() {
     let mut report = named("clean-accumulator");
     report.verdict = Verdict::Inconclusive;

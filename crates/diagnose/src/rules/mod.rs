@@ -43,6 +43,8 @@ mod zp903_protocol_broken;
 mod zp904_digests_disagree;
 mod zp905_repeats_differ;
 
+pub(crate) use zp608_settings_differ::is_slip;
+
 use crate::case::Case;
 use crate::rule::{Rule, Sighting};
 use zprobe_report::RuleCode;
