@@ -11,7 +11,7 @@ use zprobe_lab::store::{self, run_id};
 use zprobe_lab::{recorded, run};
 use zprobe_launch::agents::{JobPart, Team};
 use zprobe_launch::exec::ExecRequest;
-use zprobe_model::spec::{Scale, Weighting};
+use zprobe_model::spec::{SCRIPT_TIMEOUT_S, Scale, Weighting};
 use zprobe_model::trace::{Outcome, TraceError};
 use zprobe_report::Exit;
 
@@ -55,7 +55,7 @@ pub struct ExecArgs {
     seed: u64,
 
     /// Seconds without a backward pass or a step after which the script counts as hung; NCCL times out after 600
-    #[arg(long, value_name = "SECS", default_value_t = 540, env = "ZPROBE_TIMEOUT")]
+    #[arg(long, value_name = "SECS", default_value_t = SCRIPT_TIMEOUT_S, env = "ZPROBE_TIMEOUT")]
     timeout: u64,
 
     /// Directory for trace and report [default: a new one under .zprobe/runs]

@@ -521,7 +521,7 @@ fn the_native_engine_has_no_script_and_the_attachment_says_why() {
 fn of_a_users_script_the_attachment_has_the_command_and_no_word_of_its_source() {
     let entries = Bench::with("script-noise").attachment(&[]);
     let script = "python tests/engines/exec/ranks.py 2 examples/train/ddp.py --accumulate 2";
-    let command = format!("zprobe exec -- {script} --width 16 --layers 1\n");
+    let command = format!("zprobe exec --timeout 600 -- {script} --width 16 --layers 1\n");
     assert_eq!(entries["command.txt"], command);
     assert!(entries["README.md"].contains("There is no repro.py: the script is the user's own"));
     assert!(

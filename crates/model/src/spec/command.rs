@@ -51,7 +51,7 @@ impl RunSpec {
     /// configuration that was passed on, which says less than the file.
     pub fn command(&self, file: &str) -> Option<Command> {
         if let Some(script) = self.script() {
-            let arguments = script.arguments(self.seed);
+            let arguments = script.arguments(self.seed, self.timeout_s);
             return Some(Command { verb: "exec", arguments, deepspeed_config: None });
         }
         let flags = (self.as_flags(), None);

@@ -52,7 +52,7 @@ pub use point::Point;
 pub use recording::MOST_STEPS;
 pub use recording::{LARGEST_WHOLE, Recording};
 pub use request::DEFAULT_WORLD_SIZE;
-pub use script::{CODED_SCRIPT, Found, Scale, ScriptOptions, UNIT, Weighting};
+pub use script::{CODED_SCRIPT, Found, SCRIPT_TIMEOUT_S, Scale, ScriptOptions, UNIT, Weighting};
 pub use settings::{MOST_RANKS, SpecRequest};
 pub use shape::Shape;
 pub use usage::Usage;

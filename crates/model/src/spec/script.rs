@@ -17,6 +17,9 @@ const CODED_STEPS: usize = 2;
 /// The number of steps after which a script on codes is ended: the step of the address stamps, and the coded steps.
 pub const CODED_SCRIPT: usize = 1 + CODED_STEPS;
 
+/// The default of `zprobe exec --timeout` in seconds. NCCL times out after 600 seconds.
+pub const SCRIPT_TIMEOUT_S: u64 = 540;
+
 /// The unit of the codes that replace a script's gradients: small enough that no update moves a parameter far, and
 /// a power of two, so that nothing is rounded.
 pub const UNIT: f64 = 1.0 / 1024.0;
@@ -96,7 +99,7 @@ impl ScriptOptions {
     }
 
     /// The arguments of `zprobe exec` that watch the script again.
-    pub(super) fn arguments(&self, seed: u64) -> Vec<String> {
+    pub(super) fn arguments(&self, seed: u64, timeout_s: u64) -> Vec<String> {
         let mut arguments = Vec::new();
         if self.dry {
             arguments.push("--dry".to_owned());
@@ -110,6 +113,9 @@ impl ScriptOptions {
         }
         if seed != 0 {
             arguments.extend(["--seed".to_owned(), seed.to_string()]);
+        }
+        if timeout_s != SCRIPT_TIMEOUT_S {
+            arguments.extend(["--timeout".to_owned(), timeout_s.to_string()]);
         }
         arguments.push("--".to_owned());
         arguments.extend(self.command.iter().cloned());
