@@ -151,10 +151,11 @@ fn is_step() -> bool {
 
 /// Parses the command line; a configuration file supplies the values that no flag or variable gives.
 fn command() -> Result<Command> {
-    let words = words::dashed(std::env::args_os());
+    let given: Vec<_> = std::env::args_os().collect();
+    let words = words::dashed(given.clone());
     let whole = help::arranged(own_flags::alone(Cli::command(), &words), &words);
     let matches = config::matches(whole, &words).map_err(|error| match error.downcast() {
-        Ok(usage) => own_flags::hinted(usage, &Cli::command(), &words).into(),
+        Ok(usage) => own_flags::hinted(usage, &Cli::command(), &given).into(),
         Err(error) => error,
     })?;
     let cli = Cli::from_arg_matches(&matches)?;

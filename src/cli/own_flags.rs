@@ -69,11 +69,10 @@ pub fn hinted(mut error: Error, command: &Command, words: &[OsString]) -> Error 
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             suggest(&mut error, ContextKind::InvalidValue, ContextKind::SuggestedValue, &known);
         }
-        ErrorKind::UnknownArgument => {
-            if let Some(engine) = engine(words) {
-                of_engine(&mut error, command, engine);
-            }
-        }
+        ErrorKind::UnknownArgument => match engine(words) {
+            Some(engine) => of_engine(&mut error, command, engine),
+            None => before_command(&mut error, words),
+        },
         _ => {}
     }
     error
@@ -90,6 +89,21 @@ fn suggest(error: &mut Error, invalid: ContextKind, suggested: ContextKind, know
             }
             _ => error.insert(suggested, ContextValue::String(meant)),
         };
+    }
+}
+
+/// Suggests the command line of `zprobe exec` with `--` before the word that clap does not know, unless that word is a
+/// flag.
+fn before_command(error: &mut Error, words: &[OsString]) {
+    let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+    let Some(ContextValue::String(invalid)) = error.get(ContextKind::InvalidArg) else { return };
+    let mut at = words.iter().enumerate().skip_while(|(_, word)| **word != "exec").skip(1);
+    let Some((start, _)) = at.find(|(_, word)| *word == invalid) else { return };
+    let (own, script) = words.split_at(start);
+    let right = ["zprobe"].iter().chain(&own[1..]).chain(&["--"]).chain(script).copied();
+    if let (false, Ok(right)) = (invalid.starts_with('-'), shlex::try_join(right)) {
+        let tip = format!("the command of the script follows '--': {right}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
 }
 
@@ -152,6 +166,15 @@ mod tests {
         assert!(!text.contains("exists: '--offload'") && !text.contains("Usage"), "{text}");
         let text = complaint("zprobe run --engine=deepspeed --offlaod cpu");
         assert!(text.contains("exists: '--offload'"), "{text}");
+    }
+
+    #[test]
+    fn a_script_without_a_double_dash_is_answered_with_the_right_command() {
+        let text = complaint("zprobe exec --timeout 60 torchrun --nproc_per_node 2 train.py");
+        let right = "zprobe exec --timeout 60 -- torchrun --nproc_per_node 2 train.py";
+        assert!(text.contains(&format!("follows '--': {right}\n")), "{text}");
+        assert!(!complaint("zprobe exec --tiemout 60 -- torchrun").contains("follows"));
+        assert!(!complaint("zprobe run exec").contains("follows"));
     }
 
     #[test]
