@@ -150,8 +150,8 @@ impl<'a> Document<'a> {
     }
 
     /// The next command for the reader, with the run directory: the bug report of an unknown bug, otherwise the full
-    /// report. An unknown bug of a run with a script is one of the script, unless a function of its engine made the
-    /// first wrong buffer. `None` if the run is not recorded on disk.
+    /// report. An unknown bug in a run of a script is assumed to be in the script, unless a function of its engine made
+    /// the first wrong buffer. `None` if the run is not recorded on disk.
     pub fn next(&self, report: &Report, around: &Surroundings<'_>) -> Option<String> {
         let dir = around.run_dir?;
         let blames_engine = report.run.spec.script().is_none()

@@ -27,8 +27,7 @@ pub(super) fn smallest(report: &Report) -> Option<Section<'_>> {
     Some(Section::new(Topic::Smallest, title, blocks))
 }
 
-/// The facts about a script that the lines about the settings state, so that the section about the engine has no need
-/// of them.
+/// The names of the facts about a script that the lines about its settings already state.
 const OF_SCRIPT: [&str; 4] = ["contract", "factor of all gradients", "judged", "places"];
 
 /// The settings in the specification of a script's training that are facts. All others are those of zprobe's own model,
