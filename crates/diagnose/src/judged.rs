@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::case::Case;
 use crate::loss::scale::{SumVerdict, judge};
-use crate::loss::{StepTerm, main};
+use crate::loss::{StepTerm, law, main};
 use zprobe_report::words::{amount, weight_text};
 
 /// Describes in one line which parts of a script's training were judged and which were not; `None` for runs without a
@@ -52,15 +52,35 @@ fn scale(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> Result<
     let Some(term) = terms.find_map(|(_, terms)| main(terms)) else {
         return Err("the terms of the loss were not read".to_owned());
     };
+    let law = law::read(case.observed.spec, term).map(|it| it.law);
+    let is_uneven = law.is_some_and(|law| law.is_uneven());
     match judge(case, term) {
+        SumVerdict::Off(value, _) if is_uneven => Err(unexplained(case, term, value, is_uneven)),
         SumVerdict::Mean
         | SumVerdict::Off(..)
         | SumVerdict::Partial(..)
         | SumVerdict::Unmasked(_) => Ok(()),
         SumVerdict::Plain => Err("the loss is a sum without a division".to_owned()),
-        SumVerdict::Unexplained(value) => {
-            Err(format!("{} times a mean, for an unknown reason", weight_text(value)))
-        }
+        SumVerdict::Unexplained(value) => Err(unexplained(case, term, value, is_uneven)),
         SumVerdict::Unknown => Err("it could not be read".to_owned()),
     }
+}
+
+/// Describes a sum of weights that no mistake about the whole loss explains, with the reason if it is known.
+fn unexplained(case: &Case<'_>, term: &StepTerm<'_>, value: f64, is_uneven: bool) -> String {
+    let (value, sum) = (weight_text(value), term.in_update().map(|it| weight_text(it.abs())));
+    let own = if sum.is_some_and(|sum| sum != value) {
+        " without the script's own constants"
+    } else {
+        ""
+    };
+    let counts = case.observed.microbatches(term.step);
+    let why = if counts.iter().min() != counts.iter().max() {
+        ": ranks took different numbers of microbatches"
+    } else if is_uneven {
+        ": microbatches have different weights"
+    } else {
+        ", for an unknown reason"
+    };
+    format!("{value} times a mean{own}{why}")
 }

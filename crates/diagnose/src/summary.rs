@@ -54,11 +54,7 @@ fn engine_facts(case: &Case<'_>) -> BTreeMap<String, String> {
         }
     }
     let steps = loss::by_step(case);
-    let last = steps.values().next_back();
-    said.extend(
-        last.and_then(|terms| contract::describe(case, terms))
-            .map(|it| ("contract".to_owned(), it)),
-    );
+    said.extend(contract::of_run(case, &steps).map(|it| ("contract".to_owned(), it)));
     said.extend(judged::describe(case, &steps).map(|it| ("judged".to_owned(), it)));
     let trainers = case.observed.script.remarks.values().flat_map(|it| it.engines.iter().cloned());
     let trainers: BTreeSet<String> = trainers.collect();

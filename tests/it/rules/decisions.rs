@@ -5,8 +5,8 @@ use zprobe_diagnose::diagnose;
 use zprobe_model::spec::plan::{Param, Segment};
 use zprobe_model::spec::{Dtype, Shape, SpecRequest};
 use zprobe_model::trace::{
-    Differing, Event, FlushReason, LayoutName, Outcome, Payload, Phase, Point, Record, TermOf,
-    Trace,
+    ConstantKind, Differing, Event, FlushReason, LayoutName, LossWeighed, Outcome, Payload, Phase,
+    Point, Record, TermOf, Trace,
 };
 use zprobe_report::{Report, Verdict};
 
@@ -549,24 +549,55 @@ fn a_gradient_that_is_zero_in_all_samples_is_not_called_lost() {
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
 }
 
+/// The report on a correct script's trace in which `change` has changed each loss of each rank.
+fn with_losses(change: impl Fn(usize, &mut LossWeighed)) -> Report {
+    diagnose(&changed(recorded("script-clean"), change))
+}
+
+/// The trace in which `change` has changed each loss of each rank.
+fn changed(mut trace: Trace, change: impl Fn(usize, &mut LossWeighed)) -> Trace {
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::LossWeighed(loss) = event {
+                change(rank, loss);
+            }
+        });
+    }
+    trace
+}
+
+/// Multiplies all weights of the only term of a loss.
+fn scale(loss: &mut LossWeighed, factor: f64) {
+    let term = &mut loss.terms[0];
+    term.least *= factor;
+    term.most *= factor;
+    term.total *= factor;
+    term.runs.iter_mut().for_each(|(_, weight)| *weight *= factor);
+}
+
+/// Multiplies or divides the only term of a loss at another line of the script.
+fn apply(loss: &mut LossWeighed, factor: f64, divides: bool, line: &str) {
+    scale(loss, if divides { 1.0 / factor } else { factor });
+    let mut constant = loss.terms[0].constants[0].clone();
+    (constant.factor, constant.divides) = (factor, divides);
+    (constant.kind, constant.at) =
+        (ConstantKind::Int, Some(format!("examples/train/ddp.py:{line}")));
+    loss.terms[0].constants.insert(0, constant);
+}
+
 /// The report on a correct script's trace with a second term in each loss. The second term is divided like
 /// the first, and is summed over padding or not.
 fn beside_a_term(sees_padding: bool) -> Report {
-    let mut trace = recorded("script-clean");
-    for rank in 0..2 {
-        edit(&mut trace, rank, |event| {
-            let Event::LossWeighed(loss) = event else { return };
-            let mut beside = loss.terms[0].clone();
-            (beside.of, beside.name) = (TermOf::Elements, "Pow".to_owned());
-            if sees_padding {
-                beside.elements = beside.shape.iter().product();
-                beside.total = beside.least * beside.elements as f64;
-                beside.runs = vec![(beside.elements, beside.least)];
-            }
-            loss.terms.push(beside);
-        });
-    }
-    diagnose(&trace)
+    with_losses(|_, loss| {
+        let mut beside = loss.terms[0].clone();
+        (beside.of, beside.name) = (TermOf::Elements, "Pow".to_owned());
+        if sees_padding {
+            beside.elements = beside.shape.iter().product();
+            beside.total = beside.least * beside.elements as f64;
+            beside.runs = vec![(beside.elements, beside.least)];
+        }
+        loss.terms.push(beside);
+    })
 }
 
 #[test]
@@ -582,23 +613,14 @@ fn a_term_without_the_mask_of_the_other_is_found() {
 /// The report on a correct script's trace in whose last step the loss of microbatch 1 weighs twice as much:
 /// by a divisor, or by a weight that the script applies.
 fn heavy_in_one_step(divides: bool) -> Report {
-    let mut trace = recorded("script-clean");
-    for rank in 0..2 {
-        edit(&mut trace, rank, |event| {
-            let Event::LossWeighed(loss) = event else { return };
-            if (loss.step, loss.microbatch) == (2, 1) {
-                let term = &mut loss.terms[0];
-                term.least *= 2.0;
-                term.most *= 2.0;
-                term.total *= 2.0;
-                term.runs.iter_mut().for_each(|(_, weight)| *weight *= 2.0);
-                let constant =
-                    term.constants.iter_mut().find(|it| it.divides == divides).expect("a constant");
-                constant.factor *= if divides { 0.5 } else { 2.0 };
-            }
-        });
-    }
-    diagnose(&trace)
+    with_losses(|_, loss| {
+        if (loss.step, loss.microbatch) == (2, 1) {
+            scale(loss, 2.0);
+            let mut constants = loss.terms[0].constants.iter_mut();
+            let constant = constants.find(|it| it.divides == divides).expect("a constant");
+            constant.factor *= if divides { 0.5 } else { 2.0 };
+        }
+    })
 }
 
 #[test]
@@ -609,4 +631,56 @@ fn a_microbatch_that_weighs_more_in_one_step_is_found_if_it_is_divided_by_less()
     assert!(found.message.starts_with("in step 2 the loss of microbatch 1"), "{}", found.message);
     let report = heavy_in_one_step(false);
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
+/// A fact that a report states about the loss.
+fn fact<'a>(report: &'a Report, name: &str) -> &'a str {
+    &report.run.engine_facts[name]
+}
+
+#[test]
+fn constants_of_different_lines_are_listed_apart() {
+    let apply_if = |is_it: fn(usize, usize) -> bool| {
+        with_losses(|rank, loss| {
+            if is_it(rank, loss.microbatch) {
+                apply(loss, 2.0, false, "85");
+            }
+        })
+    };
+    let cases: [(fn(usize, usize) -> bool, &str); 4] = [
+        (|_, microbatch| microbatch == 0, " for microbatch 0 of every rank; "),
+        (|rank, _| rank == 1, " for rank 1; "),
+        (|rank, microbatch| (rank, microbatch) == (1, 1), " for microbatch 1 of rank 1; "),
+        (|rank, microbatch| rank == microbatch, " for some microbatches; "),
+    ];
+    for (is_it, which) in cases {
+        let report = apply_if(is_it);
+        let contract = fact(&report, "contract");
+        let expected = format!(
+            "× 2 (examples/train/ddp.py:79); ÷ 116 (examples/train/ddp.py:79); × 2 (examples/train/ddp.py:85){which}"
+        );
+        assert!(contract.contains(&expected), "{contract}");
+    }
+}
+
+#[test]
+fn a_report_describes_the_loss_of_one_step() {
+    let report = with_losses(|_, loss| scale(loss, [1.0, 0.7, 0.9][loss.step]));
+    assert_eq!(report.verdict, Verdict::Clean);
+    let (contract, judged) = (fact(&report, "contract"), fact(&report, "judged"));
+    assert!(contract.starts_with("loss: in step 1, sum over "), "{contract}");
+    assert!(contract.contains("together 0.7: "), "{contract}");
+    assert!(judged.contains("(0.7 times a mean, for an unknown reason)"), "{judged}");
+}
+
+#[test]
+fn the_scale_of_a_step_with_unequal_microbatches_has_a_reason() {
+    let trace = changed(recorded("script-unequal-microbatches"), |_, loss| scale(loss, 0.7));
+    let report = diagnose(&trace);
+    assert_eq!(codes(&report), ["ZP108"]);
+    let judged = fact(&report, "judged");
+    assert!(
+        judged.contains(" times a mean: ranks took different numbers of microbatches)"),
+        "{judged}"
+    );
 }

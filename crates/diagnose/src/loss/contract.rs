@@ -1,8 +1,9 @@
 //! The contract of a script and its packages in one line: who divides the loss by which number.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{MicrobatchTerm, StepTerm, law, main};
+use super::law::{self, Odd};
+use super::{StepTerm, main};
 use crate::bounds;
 use crate::case::Case;
 use zprobe_model::trace::{GradientsClipped, LossConstant, TermOf};
@@ -10,6 +11,22 @@ use zprobe_report::words::weight_text;
 
 /// Describes the contract of a step; `None` if no loss was read.
 pub fn describe(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Option<String> {
+    Some(format!("loss: {}", text(case, terms)?))
+}
+
+/// Describes the contract of a run: that of the first recorded step, which the text names if other steps have other
+/// numbers. `None` if no loss was read.
+pub fn of_run(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> Option<String> {
+    let recorded = case.observed.spec.recorded_steps().filter_map(|step| steps.get(&step));
+    let recorded: Vec<&Vec<StepTerm<'_>>> = recorded.collect();
+    let terms = recorded.first().copied().or(steps.values().next_back())?;
+    let of_step = text(case, terms)?;
+    let is_same = recorded.iter().all(|terms| text(case, terms).as_ref() == Some(&of_step));
+    let step = if is_same { String::new() } else { format!("in step {}, ", terms[0].step) };
+    Some(format!("loss: {step}{of_step}"))
+}
+
+fn text(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Option<String> {
     let term = main(terms)?;
     let mut parts = vec![reduction(term)];
     parts.extend(constants(term));
@@ -17,10 +34,9 @@ pub fn describe(case: &Case<'_>, terms: &[StepTerm<'_>]) -> Option<String> {
     parts.extend(engine(case, term));
     parts.extend(clipping(case, term.step));
     parts.push(together(case, term)?);
-    let mut all = vec![format!("loss: {}", parts.join("; "))];
     let others = terms.iter().filter(|it| it.number != term.number);
-    all.extend(others.filter_map(|it| other(it)));
-    Some(all.join("; "))
+    parts.extend(others.filter_map(|it| other(it)));
+    Some(parts.join("; "))
 }
 
 /// Describes the reduction of the elements of a term.
@@ -36,33 +52,54 @@ fn reduction(term: &StepTerm<'_>) -> String {
     }
 }
 
-/// Describes the constants of a term, each with the package or line that it comes from.
-fn constants(term: &StepTerm<'_>) -> Vec<String> {
-    let Some(first) = term.rows.first() else { return Vec::new() };
-    let count = term.rows.iter().map(|row| row.term.constants.len()).min().unwrap_or(0);
-    // The constants are listed from the elements to the loss, in the order in which they were applied.
-    (0..count)
-        .rev()
-        .filter_map(|at| {
-            let of_row = |row: &MicrobatchTerm<'_>| row.term.constants[at].factor;
-            let (least, most) = term
-                .rows
-                .iter()
-                .map(of_row)
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), it| {
-                    (least.min(it), most.max(it))
-                });
-            let constant = &first.term.constants[at];
-            (most != 1.0 || least != 1.0).then(|| constant_text(constant, least, most))
-        })
-        .collect()
+/// An operation of the script with a constant, in the microbatches that have it.
+struct Operation<'a> {
+    constant: &'a LossConstant,
+    /// The number of operations that the microbatches apply before this one at the same place.
+    earlier: usize,
+    /// The microbatches, by their indices in the rows of the term, each with its value of the constant.
+    values: BTreeMap<usize, f64>,
 }
 
-fn constant_text(constant: &LossConstant, least: f64, most: f64) -> String {
+/// Describes the constants of a term, each with the package or line that it comes from.
+fn constants(term: &StepTerm<'_>) -> Vec<String> {
+    let are_alike = |it: &LossConstant, other: &LossConstant| {
+        (&it.at, &it.by, it.divides) == (&other.at, &other.by, other.divides)
+    };
+    let mut operations: Vec<Operation<'_>> = Vec::new();
+    for (row, of_row) in term.rows.iter().enumerate() {
+        // The constants are listed from the elements to the loss, in the order in which they were applied.
+        let constants: Vec<&LossConstant> = of_row.term.constants.iter().rev().collect();
+        let mut next = 0;
+        for (at, &constant) in constants.iter().enumerate() {
+            let earlier = constants[..at].iter().filter(|it| are_alike(it, constant)).count();
+            let is_it =
+                |it: &Operation<'_>| it.earlier == earlier && are_alike(it.constant, constant);
+            let known = operations.iter().position(is_it).unwrap_or_else(|| {
+                operations.insert(next, Operation { constant, earlier, values: BTreeMap::new() });
+                next
+            });
+            operations[known].values.insert(row, constant.factor);
+            next = known + 1;
+        }
+    }
+    let is_one = |it: &Operation<'_>| it.values.values().all(|value| *value == 1.0);
+    operations.iter().filter(|it| !is_one(it)).map(|it| operation_text(term, it)).collect()
+}
+
+fn operation_text(term: &StepTerm<'_>, operation: &Operation<'_>) -> String {
+    let Operation { constant, values, .. } = operation;
     let sign = if constant.divides { "÷" } else { "×" };
-    let (least, most) = (weight_text(least), weight_text(most));
+    let least = weight_text(values.values().copied().fold(f64::INFINITY, f64::min));
+    let most = weight_text(values.values().copied().fold(f64::NEG_INFINITY, f64::max));
     let number = if least == most { most } else { format!("{least} to {most}") };
-    format!("{sign} {number}{}", origin(constant))
+    let rows: Vec<usize> = values.keys().copied().collect();
+    let only = match Odd::of(&term.rows, &rows) {
+        _ if rows.len() == term.rows.len() => String::new(),
+        Some(odd) => format!(" for {}", odd.describe()),
+        None => " for some microbatches".to_owned(),
+    };
+    format!("{sign} {number}{}{only}", origin(constant))
 }
 
 /// Describes the origin of a constant: a package, or a line of the user's code.
@@ -84,6 +121,13 @@ fn seed(term: &StepTerm<'_>) -> Option<String> {
     })
 }
 
+/// Returns the name of the engine that reduces the gradients of a script over the ranks; `None` if no known engine does.
+pub(super) fn reducer(case: &Case<'_>) -> Option<&'static str> {
+    let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
+    let engines: BTreeSet<&str> = engines.map(String::as_str).collect();
+    ["DDP", "DeepSpeed", "FSDP", "FSDP2"].into_iter().find(|name| engines.contains(name))
+}
+
 /// Describes the factor of all gradients between the loss and the optimizer; `None` if it is unknown or 1 on a single
 /// rank.
 fn engine(case: &Case<'_>, term: &StepTerm<'_>) -> Option<String> {
@@ -91,13 +135,7 @@ fn engine(case: &Case<'_>, term: &StepTerm<'_>) -> Option<String> {
     let factor = term.factor? * copies;
     let ranks = case.observed.replicas() as f64;
     let is = |wanted: f64| (factor / wanted - 1.0).abs() < bounds::SAME_SCALE;
-    let engines = case.observed.script.remarks.values().flat_map(|it| it.engines.iter());
-    let engines: BTreeSet<&str> = engines.map(String::as_str).collect();
-    let reduces = ["DDP", "DeepSpeed", "FSDP", "FSDP2"];
-    let by = reduces
-        .iter()
-        .find(|name| engines.contains(*name))
-        .map_or(String::new(), |name| format!(" by {name}"));
+    let by = reducer(case).map_or(String::new(), |name| format!(" by {name}"));
     if is(1.0 / ranks) && ranks > 1.0 {
         Some(format!("÷ {ranks}{by}"))
     } else if is(1.0) {

@@ -41,8 +41,23 @@ pub enum Odd {
 }
 
 impl Odd {
+    /// Returns the microbatches with these indices in `rows`; `None` if these are neither all microbatches of some
+    /// ranks, nor some microbatches of every rank.
+    pub fn of(rows: &[MicrobatchTerm<'_>], odd: &[usize]) -> Option<Self> {
+        if let [only] = odd[..] {
+            return Some(Self::One(rows[only].rank, rows[only].loss.microbatch));
+        }
+        let which = |place: fn(&MicrobatchTerm<'_>) -> usize| -> Option<Vec<usize>> {
+            let members: BTreeSet<usize> = odd.iter().map(|&at| place(&rows[at])).collect();
+            let all = rows.iter().filter(|row| members.contains(&place(row))).count();
+            (all == odd.len()).then(|| members.into_iter().collect())
+        };
+        let of_ranks = which(|row| row.rank).map(Self::Ranks);
+        of_ranks.or_else(|| which(|row| row.loss.microbatch).map(Self::Microbatches))
+    }
+
     /// Describes the microbatches, such as "microbatch 1 of rank 0".
-    fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::Microbatches(which) => format!("{} of every rank", counted("microbatch", which)),
             Self::Ranks(which) => counted("rank", which),
@@ -275,28 +290,17 @@ fn odd_of(
         return None;
     }
     let usual = rows.len() - odd.len();
-    if let [only] = odd[..] {
+    if odd.len() == 1 {
         // Two equal rows and one other row prove nothing, unless the two have different numbers of elements and still
         // weigh the same by element.
         let mut counts: Vec<usize> = rows.iter().map(|row| row.elements).collect();
         counts.sort_unstable();
         counts.dedup();
         let has_as_many = counts.len() == 1 || is_by_element && counts.len() == rows.len();
-        return (usual > 2 || has_as_many)
-            .then(|| (Odd::One(rows[only].rank, rows[only].loss.microbatch), times));
+        return Odd::of(rows, &odd).filter(|_| usual > 2 || has_as_many).map(|odd| (odd, times));
     }
-    let which = |place: fn(&MicrobatchTerm<'_>) -> usize| -> Option<Vec<usize>> {
-        let mut members: Vec<usize> = odd.iter().map(|&at| place(&rows[at])).collect();
-        members.sort_unstable();
-        members.dedup();
-        let all = rows.iter().filter(|row| members.contains(&place(row))).count();
-        (all == odd.len() && usual >= odd.len()).then_some(members)
-    };
     // If half of the rows are odd, the later ones are taken for odd.
-    if let Some(ranks) = which(|row| row.rank) {
-        return Some((Odd::Ranks(ranks), times));
-    }
-    Some((Odd::Microbatches(which(|row| row.loss.microbatch)?), times))
+    Odd::of(rows, &odd).filter(|_| usual >= odd.len()).map(|odd| (odd, times))
 }
 
 /// True if all elements of each sample share one weight; `None` if that is unknown. Adjacent elements of equal weight
@@ -329,6 +333,13 @@ fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
     };
     let mut samples = (1..=count).map(|samples| count as f64 * weight / samples as f64);
     samples.any(|sample| runs().all(|run| fits(sample, run)))
+}
+
+impl Law {
+    /// True if microbatches have different weights, so that the sum of all weights is that of none of them.
+    pub fn is_uneven(&self) -> bool {
+        matches!(self, Self::But(..) | Self::Graded(_))
+    }
 }
 
 impl ElementWeights {

@@ -265,7 +265,7 @@ pub fn main<'t, 'a>(terms: &'t [StepTerm<'a>]) -> Option<&'t StepTerm<'a>> {
 }
 
 /// Returns the weights of the elements of the loss by microbatch, for the recorded step in which the weights differ
-/// most.
+/// most, and the first one of several such steps.
 pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
     let recorded = case.observed.spec.recorded_steps();
     let all: Vec<Vec<StepTerm<'_>>> = recorded.map(|step| terms(case, step)).collect();
@@ -273,10 +273,13 @@ pub fn table(case: &Case<'_>) -> Vec<MicrobatchTokens> {
         let weights = || term.rows.iter().flat_map(|row| [row.term.least, row.term.most]);
         weights().fold(f64::MIN, f64::max) / weights().fold(f64::MAX, f64::min)
     };
-    let strangest = all.iter().filter_map(|terms| main(terms));
-    let Some(term) = strangest.max_by(|a, b| spread(a).total_cmp(&spread(b))) else {
-        return Vec::new();
-    };
+    let strangest = all.iter().rev().filter_map(|terms| main(terms));
+    let strangest = strangest.max_by(|a, b| spread(a).total_cmp(&spread(b)));
+    strangest.map_or(Vec::new(), table_of)
+}
+
+/// Returns the weights of the elements of a term by microbatch; empty for a term without target tokens.
+pub fn table_of(term: &StepTerm<'_>) -> Vec<MicrobatchTokens> {
     if term.of() != TermOf::Tokens {
         return Vec::new();
     }

@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::loss::law::{self, ElementWeights, Law};
-use crate::loss::{StepTerm, by_step, main, table};
+use crate::loss::{StepTerm, by_step, main, table_of};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_model::spec::Weighting;
@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let term = main(&terms)?;
         let weights = law::read(spec, term)?;
         let why = why(case, term, &weights, script.weighting)?;
-        Some(finding(case, rule, step, term, &weights, &why))
+        Some(finding(rule, step, term, &weights, &why))
     });
     wrong.collect()
 }
@@ -76,7 +76,6 @@ fn counts_the_step(case: &Case<'_>) -> bool {
 }
 
 fn finding(
-    case: &Case<'_>,
     rule: &Rule,
     step: usize,
     term: &StepTerm<'_>,
@@ -84,7 +83,7 @@ fn finding(
     why: &str,
 ) -> Sighting {
     let message = format!("{}; {why}", weights.describe(term.noun()));
-    let rows = table(case);
+    let rows = table_of(term);
     let extremes = [
         rows.iter().max_by(|a, b| a.most.total_cmp(&b.most)).map(|row| (row, row.most)),
         rows.iter().min_by(|a, b| a.least.total_cmp(&b.least)).map(|row| (row, row.least)),
