@@ -664,6 +664,48 @@ fn constants_of_different_lines_are_listed_apart() {
 }
 
 #[test]
+fn a_rank_that_weighs_more_is_no_missing_division_and_no_mask() {
+    for times in [2.0, 3.0] {
+        let report = with_losses(|rank, loss| {
+            let term = &mut loss.terms[0];
+            (term.elements, term.shape) = (29, vec![29]);
+            term.total = 29.0 * term.least;
+            scale(loss, if rank == 1 { times } else { 1.0 });
+        });
+        assert_eq!(codes(&report), ["ZP113"]);
+        assert!(report.findings[0].consequences.is_empty(), "{:#?}", report.findings);
+        let judged = fact(&report, "judged");
+        assert!(judged.contains(" times a mean: microbatches have different weights)"), "{judged}");
+    }
+}
+
+#[test]
+fn a_number_that_is_both_steps_and_ranks_is_named_as_both() {
+    let twice = with_losses(|_, loss| apply(loss, 2.0, true, "85"));
+    let mut trace = recorded("script-clean");
+    trace.records.retain(|it| !matches!(it.event, Event::ScriptRemarked(_)));
+    let never = diagnose(&changed(trace, |_, loss| apply(loss, 2.0, false, "85")));
+    for (report, what) in
+        [(twice, "once too often"), (never, "not divided by their number (2 each)")]
+    {
+        assert_eq!(codes(&report), ["ZP111"]);
+        let found = &report.findings[0];
+        assert!(found.message.contains(what), "{}", found.message);
+        let both = "2 is both the accumulation steps and the number of ranks";
+        assert!(found.evidence.iter().any(|it| it.starts_with(both)), "{:#?}", found.evidence);
+    }
+    // The engine averages over the ranks, so that only the division by the steps can be missing.
+    let steps = with_losses(|_, loss| apply(loss, 2.0, false, "85"));
+    assert!(steps.findings[0].message.contains("never divided by the accumulation steps (2)"));
+    // No other code divides by 2, so that only the engine's division can be repeated.
+    let ranks = with_losses(|_, loss| {
+        scale(loss, 0.5);
+        loss.terms[0].constants.retain(|it| it.divides);
+    });
+    assert!(ranks.findings[0].message.contains("divided by the number of ranks (2) twice"));
+}
+
+#[test]
 fn a_report_describes_the_loss_of_one_step() {
     let report = with_losses(|_, loss| scale(loss, [1.0, 0.7, 0.9][loss.step]));
     assert_eq!(report.verdict, Verdict::Clean);

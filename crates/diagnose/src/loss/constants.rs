@@ -107,9 +107,9 @@ pub fn loss_scale(term: &StepTerm<'_>) -> Option<f64> {
 pub(super) fn lacks(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let (number, divides) = match slip {
-        TermSlip::DividedByRanks => (ranks, false),
+        TermSlip::DividedByRanks | TermSlip::DividedByOneOfBoth => (ranks, false),
         TermSlip::DividedBySteps => (steps, false),
-        TermSlip::NotDividedByRanks => (ranks, true),
+        TermSlip::NotDividedByRanks | TermSlip::NotDividedByOneOfBoth => (ranks, true),
         TermSlip::NotDividedBySteps => (steps, true),
         _ => return false,
     };
@@ -129,8 +129,12 @@ pub(super) fn is_in_constants(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSl
     let steps = term.taken as f64;
     match slip {
         TermSlip::DividedBySteps => count(term, 1.0 / steps, true) > 1,
-        TermSlip::NotDividedByRanks => count(term, ranks, false) > 0,
-        TermSlip::DividedByRanks => count(term, 1.0 / ranks, false) > 0,
+        TermSlip::NotDividedByRanks | TermSlip::NotDividedByOneOfBoth => {
+            count(term, ranks, false) > 0
+        }
+        TermSlip::DividedByRanks | TermSlip::DividedByOneOfBoth => {
+            count(term, 1.0 / ranks, false) > 0
+        }
         _ => false,
     }
 }

@@ -71,7 +71,9 @@ pub(super) fn lacks_mask(term: &StepTerm<'_>, value: f64) -> bool {
             let is_beside = is_single(found) && places(found) == places(row.term);
             is_beside.then(|| found.nonzero.unwrap_or(found.elements))
         };
+        // A mask that leaves all places, such as that of the term itself, is none.
         term.rows.iter().all(|row| of_row(row).is_some())
+            && term.rows.iter().any(|row| of_row(row) < Some(row.elements))
             && divides_by(&term.rows, |row| of_row(row).unwrap_or(0))
     };
     (1.0 + bounds::SAME_SUM..MOST_PADDED).contains(&value) && others.any(is_it)

@@ -10,7 +10,7 @@ use super::constants::{
 };
 use super::counts::{averages_again, in_some, lacks_mask, other_count, other_elements};
 use super::slip::TermSlip;
-use super::{MicrobatchTerm, StepTerm};
+use super::{MicrobatchTerm, StepTerm, contract};
 use crate::bounds;
 use crate::case::Case;
 use zprobe_model::spec::{Dtype, Scale};
@@ -188,10 +188,23 @@ fn by_itself(
     slips: &[(TermSlip, f64)],
 ) -> Option<(f64, TermSlip)> {
     let slips = || slips.iter().filter(|(_, wanted)| *wanted != 1.0);
-    let exact = slips().find(|(_, wanted)| is(case, value, *wanted)).map(|(slip, _)| *slip);
-    let again = || averages_again(case, term, value).then_some(TermSlip::AveragedAgain);
-    let by_number =
-        exact.or_else(again).or_else(|| other_count(term, value).map(TermSlip::OtherCount));
+    // A number that divides the loss explains its sum better than two mistakes at once, or than a missing division by
+    // the ranks although the engine averages over them.
+    let ranks = case.observed.replicas() as f64;
+    let has_average = averages(case, term) && !has_factor(term, ranks);
+    let is_doubtful = |slip: TermSlip| match slip {
+        TermSlip::RanksForSteps | TermSlip::StepsForRanks => true,
+        TermSlip::NotDividedByRanks => has_average,
+        _ => false,
+    };
+    let exact = |doubtful: bool| {
+        let mut slips = slips().filter(|(slip, _)| is_doubtful(*slip) == doubtful);
+        slips.find(|(_, wanted)| is(case, value, *wanted)).map(|(slip, _)| *slip)
+    };
+    let by_number = exact(false)
+        .or_else(|| averages_again(case, term, value).then_some(TermSlip::AveragedAgain))
+        .or_else(|| other_count(term, value).map(TermSlip::OtherCount))
+        .or_else(|| exact(true));
     let nearly = || {
         let is_near = |(slip, wanted): &&(TermSlip, f64)| {
             is_nearly(total, *wanted) && is_in_constants(case, term, *slip)
@@ -214,14 +227,6 @@ fn by_itself(
 fn slips(case: &Case<'_>, term: &StepTerm<'_>) -> Vec<(TermSlip, f64)> {
     let ranks = case.observed.replicas() as f64;
     let steps = term.taken as f64;
-    // An average over the ranks shows in the optimizers' input.
-    let average = term.factor.is_some_and(|factor| {
-        let copies = case.observed.spec.world_size as f64 / ranks;
-        (factor * copies * ranks - 1.0).abs() <= slack(case)
-    });
-    let scale = loss_scale(term);
-    let over = |wanted: f64| has_factor(term, wanted);
-    let is_own = |wanted: f64| count(term, wanted, false) > 0;
     let mut all = vec![
         (TermSlip::NotDividedBySteps, steps),
         (TermSlip::DividedBySteps, 1.0 / steps),
@@ -232,24 +237,48 @@ fn slips(case: &Case<'_>, term: &StepTerm<'_>) -> Vec<(TermSlip, f64)> {
         (TermSlip::RanksForSteps, ranks / steps),
         (TermSlip::StepsForRanks, steps / ranks),
     ];
-    // If there are as many steps as ranks, the constants tell which of the two numbers was used.
     if steps == ranks {
-        let is_other = |slip: TermSlip| match slip {
-            TermSlip::DividedBySteps => !is_own(1.0 / steps),
-            TermSlip::NotDividedBySteps => !average || over(1.0 / steps),
-            _ => false,
-        };
-        all.retain(|(slip, _)| !is_other(*slip));
-        let is_known = is_own(1.0 / steps) || !over(1.0 / steps);
-        let divided = all.iter_mut().find(|(slip, _)| *slip == TermSlip::DividedByRanks);
-        if let Some((slip, _)) = divided.filter(|_| !is_known) {
-            *slip = TermSlip::DividedByOneOfBoth;
-        }
+        let (missing, repeated) = of_equal_counts(case, term);
+        all.retain(|(_, wanted)| *wanted != steps && *wanted != 1.0 / steps);
+        all.extend([(missing, steps), (repeated, 1.0 / steps)]);
     }
-    if let Some(scale) = scale {
+    if let Some(scale) = loss_scale(term) {
         all.extend([(TermSlip::Scaled, scale), (TermSlip::UnscaledTwice, 1.0 / scale)]);
     }
     all
+}
+
+/// Returns the mistakes that a missing and a repeated division show if there are as many accumulation steps as ranks.
+/// The sum of weights does not tell which of the two numbers is meant, but a package divides only by the steps, and an
+/// engine only averages over the ranks.
+fn of_equal_counts(case: &Case<'_>, term: &StepTerm<'_>) -> (TermSlip, TermSlip) {
+    let share = 1.0 / term.taken as f64;
+    let all = count(term, share, true);
+    let packages = all - count(term, share, false);
+    let averages = averages(case, term);
+    let missing = if packages > 0 {
+        TermSlip::NotDividedByRanks
+    } else if averages && !has_factor(term, share) {
+        TermSlip::NotDividedBySteps
+    } else {
+        TermSlip::NotDividedByOneOfBoth
+    };
+    let repeated = match all {
+        0 if averages => TermSlip::DividedByRanks,
+        _ if packages > 1 => TermSlip::DividedBySteps,
+        _ => TermSlip::DividedByOneOfBoth,
+    };
+    (missing, repeated)
+}
+
+/// True if the factor of all gradients is that of a known engine's average over the ranks.
+fn averages(case: &Case<'_>, term: &StepTerm<'_>) -> bool {
+    let world = case.observed.spec.world_size as f64;
+    let is_average = |factor: f64| {
+        let mut scales = [1.0, loss_scale(term).unwrap_or(1.0)].into_iter();
+        scales.any(|scale| is(case, factor * scale * world, 1.0))
+    };
+    contract::reducer(case).is_some() && term.factor.is_some_and(is_average)
 }
 
 /// The largest difference of two equal sums of weights, as a share of one of them.

@@ -56,6 +56,8 @@ pub enum TermSlip {
     UnscaledTwice,
     /// The loss is divided twice by the accumulation steps or by the number of ranks, which are equal.
     DividedByOneOfBoth,
+    /// The loss is never divided by the accumulation steps or by the number of ranks, which are equal.
+    NotDividedByOneOfBoth,
     /// The loss is divided by the number of elements of only a part of the step.
     Counted(StepPart),
     /// The loss is averaged over its elements, and divided by a number of elements again.
@@ -82,7 +84,10 @@ impl TermSlip {
             Scale::Any => true,
             Scale::Sum => matches!(
                 self,
-                Self::NotDividedBySteps | Self::NotDividedByRanks | Self::NotDividedByEither
+                Self::NotDividedBySteps
+                    | Self::NotDividedByRanks
+                    | Self::NotDividedByEither
+                    | Self::NotDividedByOneOfBoth
             ),
             Scale::Mean => false,
         }
@@ -117,6 +122,10 @@ impl TermSlip {
             Self::UnscaledTwice => "divided by the loss scale twice".to_owned(),
             Self::DividedByOneOfBoth => format!(
                 "divided by the accumulation steps or by the number of ranks ({ranks} each) once too often"
+            ),
+            Self::NotDividedByOneOfBoth => format!(
+                "never divided by the accumulation steps, or summed over the ranks and not divided by their number \
+                 ({ranks} each)"
             ),
             Self::InSome => {
                 "only some microbatches or ranks have it, but it is divided by the number of all"

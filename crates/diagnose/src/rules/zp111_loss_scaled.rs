@@ -12,7 +12,7 @@ use crate::loss::scale::{SumVerdict, judge_all};
 use crate::loss::slip::TermSlip;
 use crate::loss::{StepTerm, by_step, main};
 use crate::rule::{Rule, Sighting};
-use crate::scope::Scope;
+use crate::scope::{Extent, Scope};
 use zprobe_report::words::{abridged, multiple_text};
 use zprobe_report::{Finding, RuleCode};
 
@@ -73,6 +73,8 @@ struct Whole<'a> {
     /// The sum of the weights; 1 for a mean.
     value: f64,
     slip: TermSlip,
+    /// The recorded steps, which all have the mistake.
+    steps: Extent<usize>,
 }
 
 fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
@@ -83,6 +85,10 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     let steps = by_step(case);
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let mut slips: Vec<Option<(usize, f64, TermSlip)>> = Vec::new();
+    let is_uneven = |terms: &Vec<StepTerm<'_>>| {
+        let law = main(terms).and_then(|term| law::read(case.observed.spec, term));
+        law.is_some_and(|it| it.law.is_uneven())
+    };
     for (&step, terms) in &steps {
         let sums = judge_all(case, terms);
         if let Some((taken, of)) = sums.iter().find_map(|sum| match sum {
@@ -98,11 +104,17 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
     // A real slip occurs in each step, whereas a number that depends on the data differs between steps.
     let Some(slips) = slips.into_iter().collect::<Option<Vec<_>>>() else { return found };
     let Some((step, value, _)) = slips.first().copied() else { return found };
+    // The sum of weights that differ between microbatches in every step says nothing about the whole loss.
+    if recorded.iter().filter_map(|step| steps.get(step)).all(is_uneven) {
+        return found;
+    }
     let of_step = steps.get(&step).cloned();
+    let all = || slips.iter().map(|(step, ..)| *step).collect();
     found.whole = of_all_steps(case, &steps, &slips).zip(of_step).map(|(slip, terms)| Whole {
         terms,
         value,
         slip,
+        steps: all(),
     });
     found
 }
@@ -114,8 +126,9 @@ fn is_of_own_ranks(case: &Case<'_>, terms: &[StepTerm<'_>], slip: TermSlip) -> b
     let law = main(terms).and_then(|term| Some((term, law::read(spec, term)?.law)));
     law.is_some_and(|(term, law)| {
         let are_as_many = term.taken == case.observed.replicas();
-        let is_by_ranks = slip == TermSlip::NotDividedByRanks
-            || are_as_many && slip == TermSlip::NotDividedBySteps;
+        let is_by_ranks =
+            matches!(slip, TermSlip::NotDividedByRanks | TermSlip::NotDividedByOneOfBoth)
+                || are_as_many && slip == TermSlip::NotDividedBySteps;
         law == Law::Rank && is_by_ranks
     })
 }
@@ -168,7 +181,7 @@ fn common(sums: &[SumVerdict]) -> Option<(f64, TermSlip)> {
 }
 
 fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
-    let Whole { terms, value, slip } = whole;
+    let Whole { terms, value, slip, steps } = whole;
     let (value, slip) = (*value, *slip);
     let term = &terms[0];
     let ranks = case.observed.replicas();
@@ -197,7 +210,8 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
     finding.evidence.extend(term.backward_lines());
     finding.evidence.extend(remedy(case, term, slip));
     finding.evidence.extend(effect(case, value));
-    Sighting::one_of(finding, Scope::step(term.step))
+    finding.evidence.extend(own_factor(term, value).filter(|_| terms.len() == 1));
+    Sighting::one_of(finding, Scope { steps: steps.clone(), ..Scope::default() })
 }
 
 fn partial(rule: &Rule, term: &StepTerm<'_>, taken: usize, of: usize) -> Sighting {
@@ -215,10 +229,12 @@ fn partial(rule: &Rule, term: &StepTerm<'_>, taken: usize, of: usize) -> Sightin
 /// Returns advice about the division by the accumulation steps, which depends on the trainer; `None` for other
 /// mistakes and unknown trainers.
 pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Option<String> {
-    let constants = || term.rows.iter().flat_map(|row| row.term.constants.iter());
-    let own =
-        constants().find(|it| it.divides && it.by.is_none() && it.factor == term.taken as f64);
-    let at = own.and_then(|it| it.at.clone()).map_or(String::new(), |at| format!(" at {at}"));
+    let steps = term.taken;
+    let constants = term.rows.iter().flat_map(|row| row.term.constants.iter());
+    let own = constants.filter(|it| it.divides && it.by.is_none() && it.factor == steps as f64);
+    let lines: BTreeSet<&str> = own.filter_map(|it| it.at.as_deref()).collect();
+    let lines: Vec<&str> = lines.into_iter().collect();
+    let at = if lines.is_empty() { String::new() } else { format!(" at {}", lines.join(", ")) };
     let engines: Vec<&str> = case
         .observed
         .script
@@ -228,21 +244,38 @@ pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Op
         .map(String::as_str)
         .collect();
     let has = |name: &str| engines.contains(&name);
+    let already = || {
+        Some(if has("transformers.Trainer") {
+            "the Trainer divides by the steps already"
+        } else if has("Lightning") {
+            "Lightning divides what training_step returns already"
+        } else if has("DeepSpeed") {
+            "engine.backward divides by gradient_accumulation_steps already"
+        } else if has("accelerate") {
+            "accelerator.backward divides by gradient_accumulation_steps already"
+        } else {
+            return None;
+        })
+    };
+    let both = format!("{steps} is both the accumulation steps and the number of ranks");
     match slip {
-        TermSlip::DividedBySteps => {
-            let already = if has("transformers.Trainer") {
-                "the Trainer divides already"
-            } else if has("Lightning") {
-                "Lightning divides what training_step returns already"
-            } else if has("DeepSpeed") {
-                "engine.backward divides by gradient_accumulation_steps already"
-            } else if has("accelerate") {
-                "accelerator.backward divides by gradient_accumulation_steps already"
-            } else {
-                return own.map(|_| format!("one of the divisions is{at}"));
-            };
-            Some(format!("{already}: leave out the division{at}"))
+        TermSlip::DividedBySteps => match already() {
+            Some(already) => Some(format!("{already}: leave out the division{at}")),
+            None => (!lines.is_empty()).then(|| format!("the divisions are{at}")),
+        },
+        TermSlip::DividedByOneOfBoth => {
+            let already = already().map_or(String::new(), |already| format!("; {already}"));
+            let lines = if lines.is_empty() { at } else { format!(" (divisions{at})") };
+            Some(format!(
+                "{both}{already}: leave out the second division by the steps, or the one by the ranks if gradients \
+                 are averaged over them{lines}"
+            ))
         }
+        TermSlip::NotDividedByOneOfBoth => Some(format!(
+            "{both}: divide the loss by the steps, or the gradients by the ranks, whichever the script does not do yet\
+             {}",
+            if lines.is_empty() { at } else { format!(" (it divides{at})") },
+        )),
         TermSlip::NotDividedBySteps if has("transformers.Trainer") => Some(
             "where compute_loss accepts num_items_in_batch, the Trainer does not divide: divide the sum by it".to_owned(),
         ),
@@ -254,6 +287,17 @@ pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Op
         }
         _ => None,
     }
+}
+
+/// Describes the factor between the sum of all weights, as in the contract, and the part of the sum that is judged; `None`
+/// if the whole sum is judged.
+pub(super) fn own_factor(term: &StepTerm<'_>, value: f64) -> Option<String> {
+    let sum = term.in_update()?.abs();
+    let own = sum / value;
+    ((own - 1.0).abs() > bounds::SAME_SCALE).then(|| {
+        let [sum, value, own] = [sum, value, own].map(multiple_text);
+        format!("the weights add up to {sum}: {value} times {own}, the script's own factor")
+    })
 }
 
 /// Describes the effect of a common factor under the optimizer in use.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::zp111_loss_scaled::remedy;
+use super::zp111_loss_scaled::{own_factor, remedy};
 use crate::case::Case;
 use crate::loss::contract;
 use crate::loss::scale::{SumVerdict, judge_all};
@@ -81,6 +81,7 @@ fn sighting(
     finding.evidence.extend(contract::describe(case, terms));
     finding.evidence.extend(term.backward_lines());
     finding.evidence.extend(remedy(case, term, slip));
+    finding.evidence.extend(own_factor(term, value));
     Sighting::new(finding, Scope::step(term.step))
 }
 
