@@ -726,3 +726,20 @@ fn the_scale_of_a_step_with_unequal_microbatches_has_a_reason() {
         "{judged}"
     );
 }
+
+#[test]
+fn old_gradients_of_the_first_step_have_their_weight_in_the_next_step() {
+    let report = diagnose(&recorded("script-never-cleared"));
+    assert_eq!(codes(&report), ["ZP106"]);
+    let found = &report.findings[0];
+    assert_eq!(found.step, Some(1));
+    let first = "weights in the optimizer's input of step 1 on rank 0: [[1, 1], [1, 1]]";
+    assert_eq!(found.evidence[0], first);
+    for entry in &report.contributions {
+        assert_eq!(
+            (&entry.weights, &entry.leftover),
+            (&vec![vec![1.0; 2]; 2], &vec![vec![1.0; 2]; 2])
+        );
+        assert!(entry.residual <= entry.tolerance && !entry.as_planned, "{entry:#?}");
+    }
+}

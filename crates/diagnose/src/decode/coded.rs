@@ -14,6 +14,7 @@ use zprobe_model::trace::{LayoutName, Point};
 
 use super::cut::{PieceCut, cut, differing};
 use super::entries::Entries;
+use super::first_step::with_first_step;
 use super::groups::{PieceGroups, PiecePlace, whole};
 use super::hypotheses::{WeightSlip, slips};
 use super::scale::CommonScale;
@@ -62,7 +63,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
                 factors.extend(told.map(|factor| ((step, buffer.rank), factor)));
                 worst = worst.max(ready.tolerance);
             }
-            entries.add(buffer, decoder.read(ready, &together));
+            entries.add(buffer, with_first_step(&decoder, ready, decoder.read(ready, &together)));
         }
         let found = together.into_found();
         consumed.add(found);
@@ -183,7 +184,11 @@ impl<'a> Decoder<'a> {
                 return Err(refusal);
             }
         }
-        if !is_readable(self.scene.observed, buffer) {
+        // Only the optimizers' inputs were freed of the old gradients of a script's first step, which have no codes.
+        let mut left = self.scene.observed.updates.left.keys();
+        let has_old_ones = buffer.point != Point::OptimizerInput
+            && left.any(|(step, _)| Some(*step) == buffer.step);
+        if has_old_ones || !is_readable(self.scene.observed, buffer) {
             return Ok(None);
         }
         let planned = infinity::planned(self.scene.observed, self.plan, buffer);

@@ -7,6 +7,7 @@ mod coded;
 mod cut;
 mod dense;
 mod entries;
+mod first_step;
 mod fitted;
 mod groups;
 mod hypotheses;
@@ -129,15 +130,17 @@ impl Decoded {
 
 /// Removes the deviations of a script's first recorded step, if a later step still holds gradients of its previous
 /// step. Then the first recorded step may also hold gradients of the step before it, whose codes have another length
-/// and can look like any weights.
-fn without_older_codes(spec: &RunSpec, contributions: &mut Vec<Contribution>) {
+/// and can look like any weights, unless the rank recognised them and took them out.
+fn without_older_codes(observed: &Observed<'_>, contributions: &mut Vec<Contribution>) {
+    let spec = observed.spec;
     let Some(first) = spec.recorded_steps().next() else { return };
     let is_late = |it: &Contribution| {
         let left = it.leftover.iter().flatten().any(|weight| weight.abs() > it.tolerance);
         it.step > first && it.residual <= it.tolerance && left
     };
     if spec.script().is_some() && contributions.iter().any(is_late) {
-        contributions.retain(|it| it.step != first || it.as_planned);
+        let is_known = |it: &Contribution| observed.updates.left.contains_key(&(it.step, it.rank));
+        contributions.retain(|it| it.step != first || it.as_planned || is_known(it));
     }
 }
 
@@ -176,7 +179,7 @@ pub fn decode(scene: &Scene<'_>) -> Decoded {
         Model::Mlp => dense::decode(scene),
     };
     if spec.model == Model::Coded {
-        without_older_codes(spec, &mut decoded.contributions);
+        without_older_codes(scene.observed, &mut decoded.contributions);
     }
     decoded.check_completeness(scene);
     decoded.refusals.sort();
@@ -238,6 +241,7 @@ impl Decoded {
 }
 
 /// The weights that were read from one piece of a buffer.
+#[derive(Clone)]
 struct Reading {
     /// The weights by column of the run (see [`zprobe_model::spec::RunSpec::column`]).
     weights: Rc<ColumnWeights>,
