@@ -640,26 +640,28 @@ fn fact<'a>(report: &'a Report, name: &str) -> &'a str {
 
 #[test]
 fn constants_of_different_lines_are_listed_apart() {
-    let apply_if = |is_it: fn(usize, usize) -> bool| {
-        with_losses(|rank, loss| {
-            if is_it(rank, loss.microbatch) {
+    let cases: [(&[(usize, usize)], &str); 4] = [
+        (&[(0, 0), (1, 0)], "microbatch 0 of every rank"),
+        (&[(0, 0), (0, 1)], "rank 0"),
+        (&[(1, 1)], "microbatch 1 of rank 1"),
+        (&[(0, 0), (1, 1)], "some microbatches"),
+    ];
+    for (having, which) in cases {
+        let report = with_losses(|rank, loss| {
+            if having.contains(&(rank, loss.microbatch)) {
                 apply(loss, 2.0, false, "85");
             }
-        })
-    };
-    let cases: [(fn(usize, usize) -> bool, &str); 4] = [
-        (|_, microbatch| microbatch == 0, " for microbatch 0 of every rank; "),
-        (|rank, _| rank == 1, " for rank 1; "),
-        (|rank, microbatch| (rank, microbatch) == (1, 1), " for microbatch 1 of rank 1; "),
-        (|rank, microbatch| rank == microbatch, " for some microbatches; "),
-    ];
-    for (is_it, which) in cases {
-        let report = apply_if(is_it);
+        });
         let contract = fact(&report, "contract");
         let expected = format!(
-            "× 2 (examples/train/ddp.py:79); ÷ 116 (examples/train/ddp.py:79); × 2 (examples/train/ddp.py:85){which}"
+            "× 2 (examples/train/ddp.py:79); ÷ 116 (examples/train/ddp.py:79); × 2 (examples/train/ddp.py:85) for {which}; "
         );
         assert!(contract.contains(&expected), "{contract}");
+        // The microbatches with the additional multiplication are the odd ones.
+        let found = report.findings.iter().find(|it| it.code.as_str() == "ZP113");
+        let message = format!("the loss of {which} weighs 2 times as much as that of the others");
+        assert!(found.is_none_or(|it| it.message == message), "{found:#?}");
+        assert_eq!(found.is_some(), which != "some microbatches");
     }
 }
 

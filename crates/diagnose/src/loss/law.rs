@@ -1,5 +1,6 @@
 //! The law by which the elements of a term of the loss are weighted, such as a mean over tokens.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MicrobatchTerm, StepTerm};
@@ -280,8 +281,10 @@ fn odd_of(
     slack: f64,
 ) -> Option<(Odd, f64)> {
     let count = |it: f64| numbers.iter().filter(|other| (*other / it - 1.0).abs() <= slack).count();
-    // Of several equally common numbers, the first is taken.
-    let base = *numbers.iter().rev().max_by_key(|it| count(**it))?;
+    // Of several equally common numbers, that of the row with the fewest multiplications is taken, and then the first.
+    let factors = |at: usize| rows[at].term.constants.iter().filter(|it| !it.divides).count();
+    let usual = (0..rows.len()).rev().max_by_key(|&at| (count(numbers[at]), Reverse(factors(at))));
+    let base = numbers[usual?];
     let is_odd = |it: f64| (it / base - 1.0).abs() > slack;
     let odd: Vec<usize> = (0..rows.len()).filter(|&at| is_odd(numbers[at])).collect();
     let first = *odd.first()?;
@@ -299,7 +302,6 @@ fn odd_of(
         let has_as_many = counts.len() == 1 || is_by_element && counts.len() == rows.len();
         return Odd::of(rows, &odd).filter(|_| usual > 2 || has_as_many).map(|odd| (odd, times));
     }
-    // If half of the rows are odd, the later ones are taken for odd.
     Odd::of(rows, &odd).filter(|_| usual >= odd.len()).map(|odd| (odd, times))
 }
 
