@@ -23,6 +23,12 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Set up", &["doctor", "init", "provision", "clean", "completions", "man"]),
 ];
 
+/// The examples of `zprobe -h`.
+const EXAMPLES: [&str; 2] = [
+    "zprobe exec -- torchrun --nproc-per-node 2 train.py",
+    "zprobe run --engine deepspeed --python .venv --stage 2",
+];
+
 /// `-h` lists the possible values of a flag only if there are at most this many.
 const SHORT: usize = 8;
 
@@ -162,11 +168,12 @@ const SCREENS: [Screen; 19] = [
 /// The arguments that `-h` shows for every command, by their ids in clap.
 const COMMON: [&str; 2] = ["verbose", "help"];
 
-/// The command with its subcommands in groups, and with the help of each subcommand. If `words` contain `-h`, the help
-/// leaves out environment variables, long lists of values and headings.
+/// The command with its subcommands in groups, and with the help of each subcommand. If `words` contain `-h`, or
+/// nothing after the name of the program, the help leaves out environment variables, long lists of values and headings.
 pub fn arranged(command: Command, words: &[OsString]) -> Command {
-    let is_short = words.iter().take_while(|word| *word != "--").any(|word| word == "-h");
-    let template = template(&command);
+    let is_short =
+        words.len() < 2 || words.iter().take_while(|word| *word != "--").any(|word| word == "-h");
+    let template = template(&command, is_short);
     let command = command.help_template(template).mut_args(|arg| {
         let is_first = COMMON.contains(&arg.get_id().as_str());
         arg.hide_env(is_short).hide_short_help(!is_first)
@@ -208,13 +215,14 @@ impl Screen {
     }
 }
 
-/// The template of `zprobe --help`.
-fn template(command: &Command) -> String {
+/// The template of `zprobe --help`, or of `zprobe -h`, which has examples in place of the options.
+fn template(command: &Command, is_short: bool) -> String {
     let width = command.get_subcommands().map(|sub| sub.get_name().len()).max().unwrap_or(0);
-    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    let mut text = "{about-with-newline}\n{usage-heading} {usage}".to_owned();
+    text += if is_short { "  (COMMAND -h: its options; --help: everything)\n\n" } else { "\n\n" };
     let header = command.get_styles().get_header();
     for (title, names) in GROUPS {
-        let _ = writeln!(text, "\n{header}{title}:{header:#}");
+        let _ = writeln!(text, "{header}{title}:{header:#}");
         let literal = command.get_styles().get_literal();
         for sub in names.iter().filter_map(|name| command.find_subcommand(name)) {
             let name = sub.get_name();
@@ -222,7 +230,12 @@ fn template(command: &Command) -> String {
             let _ = writeln!(text, "  {literal}{name:width$}{literal:#}  {about}");
         }
     }
-    let _ = write!(text, "\n{header}Options:{header:#}\n{{options}}{{after-help}}");
+    let _ = if is_short {
+        let examples = EXAMPLES.map(|example| format!("\n  {example}")).concat();
+        write!(text, "\n{header}Examples:{header:#}{examples}")
+    } else {
+        write!(text, "\n{header}Options:{header:#}\n{{options}}{{after-help}}")
+    };
     text
 }
 
@@ -250,9 +263,14 @@ mod tests {
         use clap::CommandFactory as _;
         let words = ["zprobe", "-h"].map(OsString::from);
         let help = arranged(super::super::Cli::command(), &words).render_help().to_string();
-        let (groups, _) = help.split_once("Options:").expect("options after the commands");
-        for line in groups.lines().filter(|line| line.starts_with("  ")) {
+        assert!(help.lines().count() <= 30, "{help}");
+        for line in help.lines() {
             assert!(line.chars().count() <= 80, "{line}");
+        }
+        let (_, examples) = help.split_once("\nExamples:\n").expect("examples");
+        for example in examples.lines() {
+            let words = shlex::split(example).expect("words");
+            super::super::Cli::command().try_get_matches_from(words).expect("a right example");
         }
     }
 

@@ -39,6 +39,8 @@ use zprobe_lab::console::{self, Verbosity};
 use zprobe_launch::put_signals_right;
 use zprobe_report::Exit;
 
+/// Tests whether every gradient reaches the optimizer once, with the right weight
+///
 /// Did every (rank, microbatch) gradient reach the optimizer exactly once, with the right weight,
 /// in the right place, on every rank?
 #[derive(Parser)]
