@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use zprobe_diagnose::rule::Rule;
 use zprobe_diagnose::rules::RULES;
 use zprobe_lab::check::probe;
-use zprobe_lab::console;
+use zprobe_lab::console::{self, Verbosity};
 use zprobe_lab::limits::examine;
-use zprobe_lab::table::in_columns;
+use zprobe_lab::table::{CUT, in_columns};
 use zprobe_model::spec::{Engine, Fault, Shape};
 use zprobe_model::visible;
 use zprobe_report::document::first_sentence;
@@ -94,7 +94,15 @@ pub fn main(args: &ListArgs) -> Result<Exit> {
         Form::Json => console::print(&visible::json(&entries)?)?,
         _ => {
             let names = entries.iter().map(|it| (it.name.as_str(), it.description.as_str()));
-            console::print(&in_columns(names))?;
+            let text = in_columns(names, Verbosity::get().verbose);
+            console::print(&text)?;
+            if text.contains(CUT) {
+                let page = match args.what {
+                    What::Probes => "",
+                    _ => "; zprobe explain NAME has the details",
+                };
+                console::say(format!("-v shows whole lines{page}"));
+            }
         }
     }
     Ok(Exit::Clean)

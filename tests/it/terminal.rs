@@ -83,6 +83,20 @@ fn a_narrow_terminal_and_columns_make_the_report_narrow() {
 }
 
 #[test]
+fn a_list_on_a_terminal_has_one_line_for_each_name() {
+    let list =
+        |words: &[&str]| -> Vec<String> { words.iter().map(|it| (*it).to_owned()).collect() };
+    for what in ["rules", "faults", "shapes", "zoo", "probes"] {
+        let names = piped(&list(&["list", what]), &[]).0.lines().count();
+        let text = on_terminal(&list(&["list", what]), 80, &[]);
+        let hints = text.lines().filter(|line| line.starts_with("-v shows")).count();
+        assert_eq!((text.lines().count(), hints), (names + 1, 1), "{text}");
+        assert!(widest(&text) <= 80, "{text}");
+        assert!(!on_terminal(&list(&["list", what, "-v"]), 80, &[]).contains('…'));
+    }
+}
+
+#[test]
 fn colours_are_for_terminals_and_for_those_who_ask_for_them() {
     let on = |environment: &[(&str, &str)]| {
         on_terminal(&diagnose(), 80, environment).contains("\u{1b}[")

@@ -47,12 +47,26 @@ pub fn entries(entries: impl IntoIterator<Item = ListEntry>) -> String {
     text
 }
 
-/// Names with their descriptions in two columns: one line each, or more lines on a narrow terminal.
-pub fn in_columns<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+/// The end of a line that is cut to fit on the terminal.
+pub const CUT: &str = " …";
+
+/// Names with their descriptions in two columns. On a terminal, a line that is too wide ends with [`CUT`]; if
+/// `is_whole`, it continues on further lines.
+pub fn in_columns<'a>(
+    entries: impl IntoIterator<Item = (&'a str, &'a str)>,
+    is_whole: bool,
+) -> String {
     let entries: Vec<(&str, &str)> = entries.into_iter().collect();
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let columns = terminal_columns().unwrap_or(usize::MAX);
     let line = |(name, about): (&str, &str)| {
-        on_terminal(about, &format!("{name:width$}  "), &" ".repeat(width + 2)) + "\n"
+        let (first, next) = (format!("{name:width$}  "), " ".repeat(width + 2));
+        let text = within(columns, about, &first, &next);
+        if is_whole || !text.contains('\n') {
+            return text + "\n";
+        }
+        let text = within(columns - CUT.chars().count(), about, &first, &next);
+        text.lines().take(1).map(|line| format!("{line}{CUT}\n")).collect()
     };
     entries.into_iter().map(line).collect()
 }
