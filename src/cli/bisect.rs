@@ -183,7 +183,7 @@ impl BisectArgs {
                 self.fixed == (bad < good),
                 "--good {good} and --bad {bad}: {}",
                 if self.fixed {
-                    "with --fixed the bad release is the older one"
+                    "with --fixed, the bad release must be older than the good one"
                 } else {
                     "the bad release is older than the good one; add --fixed to find the first good release"
                 },

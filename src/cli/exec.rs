@@ -131,7 +131,8 @@ impl ExecArgs {
         };
         if over.on_purpose {
             say(
-                "note: zprobe ended the script on purpose, before it could save anything; --observe lets it go on",
+                "note: zprobe ended the script on purpose, before the script could save anything; with --observe, \
+                 it goes on",
             );
         }
         say_recorded(&run_dir);

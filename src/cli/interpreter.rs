@@ -96,7 +96,7 @@ impl Chosen {
             Err(error @ InterpreterError::Start { .. }) => {
                 return Err(error).with_context(|| {
                     format!(
-                        "no Python for the {engine} engine ({}); use --python to name one that has it",
+                        "no Python with the {engine} engine was found ({}); name one with --python",
                         self.why
                     )
                 });

@@ -49,8 +49,8 @@ impl Nodes {
     pub fn job_of_command(&self, command: &[OsString]) -> Result<Option<Job>> {
         let told = match Job::of_this_process()?.filter(|job| job.size > 1) {
             Some(job) if job.launcher == Launcher::Torchrun => bail!(
-                "zprobe exec watches all ranks of a machine, and this process is {job}: put it before the launcher, as in \
-                 `zprobe exec -- torchrun … train.py`"
+                "zprobe exec watches all ranks of a machine, but this process is {job}: put zprobe exec before the \
+                 launcher, as in `zprobe exec -- torchrun … train.py`"
             ),
             None if self.nnodes.is_none() => Job::of_command(command)?,
             told => told,
@@ -69,11 +69,11 @@ impl Nodes {
             let says = if flag == "--nnodes" { job.size } else { job.index };
             ensure!(
                 job.launcher == Launcher::Node,
-                "{flag} {value}, and this process is {job}: leave {flag} out"
+                "{flag} {value}, but this process is {job}: leave {flag} out"
             );
             ensure!(
                 value == says,
-                "{flag} {value}, and this process is {job}: leave {flag} out, or correct one"
+                "{flag} {value}, but this process is {job}: leave {flag} out, or correct one"
             );
         }
         Ok(Some(job))
@@ -94,7 +94,7 @@ impl Nodes {
             (Some(_), None) => bail!("--nnodes without --node-rank: give both"),
             (Some(size), Some(index)) => (size, index),
         };
-        ensure!(index < size, "--node-rank {index} of --nnodes {size}: the first is 0");
+        ensure!(index < size, "--node-rank {index} of --nnodes {size}: node ranks count from 0");
         ensure!(
             size == 1 || self.rdzv_endpoint.is_some(),
             "--nnodes {size} without --rdzv-endpoint: give HOST:PORT, the host of node 0 and a free port there"
@@ -153,13 +153,13 @@ pub fn take_part(job: &Job, request: &mut SpecRequest) -> Result<JobPart> {
     match (request.world_size, here) {
         (Some(asked), Some(here)) if asked == here => {}
         (Some(asked), _) => {
-            bail!("--nproc-per-node {asked}, and this process is {job}: leave --nproc-per-node out")
+            bail!("--nproc-per-node {asked}, but this process is {job}: leave --nproc-per-node out")
         }
         (None, _) => {}
     }
     ensure!(
         !request.rank_per_gpu,
-        "--nproc-per-node gpu, and this process is {job}: leave --nproc-per-node out"
+        "--nproc-per-node gpu, but this process is {job}: leave --nproc-per-node out"
     );
     request.world_size = Some(job.size);
     multiply(&mut request.gpus, here.map_or(1, |here| job.size.div_ceil(here)));
@@ -207,7 +207,7 @@ pub fn play(
 pub fn refuse_launcher(command: &str) -> Result<()> {
     if let Some(job) = Job::of_this_process()? {
         bail!(
-            "zprobe {command} starts the ranks of its runs itself, and this process is {job}: start it once, \
+            "zprobe {command} starts the ranks of its runs itself, but this process is {job}: start zprobe once, \
              without a launcher"
         );
     }

@@ -241,7 +241,7 @@ fn what_the_user_wrote_is_left_out_unless_logs_are_asked_for() {
     assert!(entries["deepspeed-as-passed.json"].contains("SGD"));
     let left_out = [
         "run/rank-1.stderr.log",
-        "the ranks' own words in the trace",
+        "messages of the ranks in the trace",
         "texts in the configuration of DeepSpeed",
         "the values of NCCL_NOTE",
     ];
@@ -477,7 +477,7 @@ fn the_answer_of_a_bisection_is_in_the_text_and_redacted() {
     for (content, reason) in [
         (
             answer("ZP104 else").to_string(),
-            "the answer is about ZP104 else, but this run shows ZP101",
+            "the bisection is about ZP104 else, but this run shows ZP101",
         ),
         ("{}".to_owned(), "not an answer of `zprobe bisect --output-format json`"),
     ] {

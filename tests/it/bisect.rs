@@ -29,7 +29,10 @@ fn a_search_that_cannot_be_made_is_refused_with_what_to_do() {
     for (args, message) in [
         (&["--package", "deepspeed"][..], "name an engine with --engine"),
         (&["--package", "numpy", "--engine", "deepspeed"], "it uses torch and deepspeed"),
-        (&["--package", "deepspeed", "--engine", "deepspeed", "--fixed"], "is the older one"),
+        (
+            &["--package", "deepspeed", "--engine", "deepspeed", "--fixed"],
+            "must be older than the good one",
+        ),
         (&["--package", "deepspeed", "--engine", "deepspeed", "--jobs", "0"], "--jobs 0"),
         (&["--package", "deepspeed", leak], "the native engine does not use it"),
     ] {

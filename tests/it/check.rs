@@ -239,7 +239,7 @@ fn an_engine_whose_pool_does_not_start_twice_in_a_row_is_given_up() {
     for case in &suite.cases[2..] {
         let reason = case.reason.as_deref().unwrap();
         assert!(
-            reason.starts_with("no pool was started, because the last 2 failed to start: "),
+            reason.starts_with("no pool was started, because the last 2 pools failed to start: "),
             "{reason}"
         );
         assert!(reason.contains("exited with code 7") && reason.contains("bad luck 2"), "{reason}");

@@ -143,7 +143,7 @@ fn an_engine_that_is_not_installed_is_one_line_before_anything_is_started() {
     let (code, _, stderr) = active(&dir, &["run", "--engine", "ddp", "--python", "gone"]);
     assert_eq!(code, Some(2));
     assert!(
-        stderr.starts_with("error: no Python for the ddp engine (named by --python"),
+        stderr.starts_with("error: no Python with the ddp engine was found (named by --python"),
         "{stderr}"
     );
     assert!(stderr.contains("cannot start gone"), "{stderr}");

@@ -15,7 +15,7 @@ use zprobe_model::trace::Event;
 use zprobe_zoo::phrases as of_known_bugs;
 
 /// The account of a message without a type, a place and a known phrase.
-const NOTHING: &str = "an error without a type";
+const NOTHING: &str = "an error of unknown type";
 
 /// The longest name of a type in an account, in bytes.
 const LONGEST_TYPE: usize = 64;

@@ -54,8 +54,8 @@ fn short_pieces(case: &Case<'_>) -> Option<String> {
     let covered = read.map(|entry| entry.covered).reduce(f64::min)?;
     (covered < 1.0).then(|| {
         format!(
-            "weights of short pieces: pieces of less than {} elements, up to {}% of the \
-             {}, were not decoded, but compared element by element with the plan and with the other pieces",
+            "weights of short pieces: pieces of fewer than {} elements, up to {}% of the {}, were not decoded, but \
+             compared element by element with the plan and with the other pieces",
             Plan::code(spec).shortest(),
             two_digits((1.0 - covered) * 100.0),
             last_word.describe(),
@@ -69,9 +69,9 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     let mut missing = Vec::new();
     if let Some(steps) = &spec.recording.steps {
         let why = if steps.len() < MOST_STEPS {
-            "the trace has no room for more (--trace-budget)".to_owned()
+            "the trace is full (raise --trace-budget)".to_owned()
         } else {
-            format!("no run records more than {MOST_STEPS}")
+            format!("a run records at most {MOST_STEPS} steps")
         };
         missing.push(format!(
             "{} of {} steps: {} were recorded; {why}",
@@ -82,16 +82,15 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     }
     if let Some(microbatches) = &spec.recording.microbatches {
         missing.push(format!(
-            "events and buffers of the ranks for all but {} of {} microbatches of each step: the trace \
-             has no room for more (--trace-budget); the optimizers' inputs cover all microbatches",
+            "events and buffers of microbatches, except for {} of {} in each step: the trace is full (raise \
+             --trace-budget); the optimizers' inputs cover all microbatches",
             microbatches.len(),
             spec.gradient_accumulation_steps,
         ));
     }
     if let Some(ranks) = &spec.recording.ranks {
         missing.push(format!(
-            "sums of a rank's own gradients, except on {} of {} ranks: the trace has no room for more \
-             (--trace-budget)",
+            "sums of a rank's own gradients, except on {} of {} ranks: the trace is full (raise --trace-budget)",
             ranks.len(),
             spec.world_size,
         ));
@@ -102,15 +101,14 @@ fn left_out(case: &Case<'_>) -> Vec<String> {
     let lost = case.observed.buffers.all.iter().filter(is_lost).count();
     if lost > 0 {
         missing.push(format!(
-            "the content of {lost} buffers that differ between ranks: the trace has no room \
-             for it (--trace-budget)"
+            "the content of {lost} buffers that differ between ranks: the trace is full (raise --trace-budget)"
         ));
     }
     if spec.model == Model::Coded && spec.steps > spec.code_steps() {
         let period = spec.code_steps();
         missing.push(format!(
-            "the age of a gradient that is left over from {period} steps before (or a multiple of \
-             that): it looks like a gradient of the step itself"
+            "gradients left over from {period} steps earlier (or a multiple of {period}): they have the codes of \
+             the current step's gradients"
         ));
     }
     missing
@@ -131,18 +129,19 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let longest = observed.script.ended.values().copied().max().unwrap_or(a_step);
     if longest > a_step {
         missing.push(format!(
-            "microbatches beyond the first {a_step} of a step: the first step has no more, a later step has {longest}"
+            "microbatches after the first {a_step} of a step: the first step has {a_step} microbatches, but a later \
+             step has {longest}"
         ));
     } else if a_step == 1 {
         missing.push("gradient accumulation: every microbatch is the boundary".to_owned());
     }
     let never = |it: &RankProcess<'_>| matches!(it.last, None | Some(Event::Importing { .. }));
     let silent = observed.processes.ranks.iter().enumerate().filter(|(_, it)| never(it));
-    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "it sent no events".to_owned()))));
+    missing.extend(by_rank(silent.map(|(rank, _)| (rank, "no events were sent".to_owned()))));
     if let Some(share) = case.placement.smallest_share().filter(|share| *share < 1.0) {
         missing.push(format!(
-            "most elements of large parameters: only the first, the last and some elements in between \
-             were recorded of each piece; {}% of the elements were looked at",
+            "most elements of large parameters: of each piece, only the first, the last and some elements in \
+             between were recorded, {}% of all elements",
             two_digits(share * 100.0),
         ));
     }
@@ -177,20 +176,26 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
     let terms = || steps.values().flatten();
     if steps.is_empty() {
         missing.push(
-            "the loss: its terms were not read, so that weights are those of the gradients after the loss"
+            "the scale of the loss: the terms of the loss were not read, so weights are relative to the gradient of \
+             the loss as it is"
                 .to_owned(),
         );
     } else if terms().any(|term| scale::judge(case, term) == scale::SumVerdict::Unknown) {
         missing.push("the scale of a term of the loss: it could not be read".to_owned());
     } else if terms().filter_map(|term| law::read(spec, term)).any(|it| it.law == law::Law::Own) {
-        missing.push("the law of a loss whose elements the script weighs itself".to_owned());
+        missing.push(
+            "the weighting of the elements of the loss, which the script chooses itself".to_owned(),
+        );
     }
     let is_observed = spec.script().is_some_and(|script| script.observe.is_some());
     if is_observed {
-        missing.push("the first step: zprobe uses it to find what there is to observe".to_owned());
+        missing.push(
+            "the first step: zprobe uses this step to find the modules and optimizers to observe"
+                .to_owned(),
+        );
     } else if spec.steps > 1 {
         missing.push(
-            "the first step: its gradients show which elements each optimizer holds".to_owned(),
+            "the first step: zprobe uses its gradients to find the elements that each optimizer holds".to_owned(),
         );
     }
     missing.extend(short_pieces(case));

@@ -13,7 +13,7 @@ pub fn describe(case: &Case<'_>, steps: &BTreeMap<usize, Vec<StepTerm<'_>>>) -> 
     case.observed.spec.script()?;
     let (mut judged, mut not) = (Vec::new(), Vec::new());
     match scale(case, steps) {
-        Ok(()) => judged.push("scale and law of the loss".to_owned()),
+        Ok(()) => judged.push("scale and weighting of the loss".to_owned()),
         Err(why) => not.push(format!("scale of the loss ({why})")),
     }
     let weights = "weights of all gradients".to_owned();

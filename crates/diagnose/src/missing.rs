@@ -71,10 +71,10 @@ impl UnseenElements {
             unread().map(|piece| observed.model.param_name(piece.param)).collect();
         names.dedup();
         let why = if observed.holds_unknown() {
-            "the contents of the optimizers do not show which elements they are"
+            "zprobe cannot tell where the optimizers hold these elements"
         } else {
-            "the optimizers hold at least as many unrecognised elements, which are too \
-             few in a row or are not gradients"
+            "the optimizers hold at least this many elements in runs that are too short to recognise, or that hold \
+             no gradients"
         };
         (elements > 0).then(|| {
             format!("{} of {}: not seen, {why}", amount(elements, "element"), abridged(&names))

@@ -63,8 +63,8 @@ pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<Strin
     let most = world * world * ga * scale;
     (most > largest).then(|| {
         format!(
-            "with loss scale {scale} the sum of {} gradients may reach {most}, but \
-             {largest} is the largest number of the dtype",
+            "with loss scale {scale}, the sum of {} gradients may reach {most}, but {largest} is the largest number \
+             of the dtype",
             spec.contributions_per_step()
         )
     })

@@ -42,8 +42,8 @@ fn reduced_early(case: &Case<'_>) -> Option<String> {
     let times = case.observed.spec.gradient_accumulation_steps;
     early.then(|| {
         format!(
-            "gradients are reduced over the ranks in each of the {times} microbatches of a step, where once would \
-             do (no_sync, set_requires_gradient_sync): the result is the same, at {times} times the \
+            "gradients are reduced over the ranks in each of the {times} microbatches of a step, but once per step \
+             is enough (no_sync, set_requires_gradient_sync): the result is the same, at {times} times the \
              communication"
         )
     })
@@ -55,8 +55,9 @@ fn schedule(case: &Case<'_>) -> Option<String> {
     let is_it = |steps: f64| times > 1 && steps == times as f64;
     case.observed.script.remarks.values().filter_map(|it| it.schedule).any(is_it).then(|| {
         format!(
-            "the learning-rate schedule steps {times} times in each optimizer step, once for each microbatch: right if its \
-             length is counted in microbatches, else the rate changes {times} times too fast"
+            "the learning-rate schedule steps {times} times in each optimizer step, once for each \
+             microbatch: right if its length is counted in microbatches, otherwise the rate changes {times} times too \
+             fast"
         )
     })
 }

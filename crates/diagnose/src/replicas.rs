@@ -71,8 +71,8 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
     (!names.is_empty()).then(|| {
         format!(
             "gradients: ranks began with different values of {}. With tensor or expert parallelism each rank has \
-             gradients of its own, and zprobe cannot tell which should be averaged; without it, parameters were never \
-             broadcast",
+             gradients of its own, and zprobe cannot tell which should be averaged; without such parallelism, \
+             parameters were never broadcast",
             abridged(&names),
         )
     })

@@ -84,7 +84,7 @@ fn common_factor(case: &Case<'_>) -> Option<String> {
     } else if average == 1.0 {
         format!("{most:.3e}")
     } else {
-        format!("{most:.3e}: an average over the ranks times {:.3e}", most / average)
+        format!("{most:.3e}: {:.3e} times the average over the ranks", most / average)
     })
 }
 

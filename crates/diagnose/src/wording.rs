@@ -3,8 +3,8 @@
 use zprobe_report::words::{abridged, counted};
 
 /// The hint about the origin of a NaN in a run that fills memory with NaN.
-pub const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): \
-                      perhaps something reads a buffer, or its padding, before it is written";
+pub const POISON: &str = "this run fills the memory that torch hands out with NaN (--poison-memory): perhaps the \
+                          engine reads a buffer, or its padding, before it is written";
 
 /// Describes `sources`, given as (rank, microbatch): as microbatches of every rank if possible, or else one by one.
 pub fn sources_text(sources: &[(usize, usize)], world_size: usize) -> String {

@@ -138,7 +138,8 @@ impl Project {
             Project::PyTorch => Some(Tracker {
                 repository: "pytorch/pytorch",
                 page: "https://github.com/pytorch/pytorch/issues/new?template=bug-report.yml",
-                body: "report.md of the zip in its two fields, from the heading \"Versions\" on in the second",
+                body: "report.md of the zip in the form's two fields (everything from the heading \"Versions\" on \
+                       in the second)",
                 wants: "collect_env",
             }),
             Project::Plain => None,

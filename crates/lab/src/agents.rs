@@ -95,7 +95,8 @@ struct LedRun<'a> {
 pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<FollowOutcome> {
     take_part(leader, run_dir, true, &mut |leader, LedRun { id, dir, port }| {
         let port =
-            port.context("the process of rank 0 runs a script; start the same command everywhere")?;
+            port.context("the process of rank 0 runs a script, and this process does not; start the same command \
+                          everywhere")?;
         let program = cold(order, dir)?;
         let source = HostSource::Cold(&program);
         let launch = Launch { run_id: id, spec: &order.spec, source, run_dir: dir };

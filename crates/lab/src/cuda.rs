@@ -119,7 +119,7 @@ fn reported_by(python: &PythonFacts) -> Gpus {
     };
     let names = match (&python.gpus, &libtorch) {
         (PythonAttempt::Value(names), Ok(_)) if names.is_empty() => {
-            Err(problem("no GPU", "torch finds none that it can use"))
+            Err(problem("no GPU", "torch finds no GPU that it can use"))
         }
         (PythonAttempt::Value(names), _) => Ok(names.clone()),
         (PythonAttempt::Problem(reason), _) => Err(problem("the GPUs", reason)),
@@ -169,7 +169,7 @@ mod tests {
         let no_gpu = answer("CUDA 13.0", &[]);
         assert_eq!(placed(&no_gpu, None), Ok((Device::Cpu, Backend::Gloo)));
         let reason = placed(&no_gpu, cuda).unwrap_err();
-        assert!(reason.contains("torch finds none that it can use"), "{reason}");
+        assert!(reason.contains("torch finds no GPU that it can use"), "{reason}");
         let cpu = answer("none", &[]);
         assert_eq!(placed(&cpu, None), Ok((Device::Cpu, Backend::Gloo)));
         let reason = placed(&cpu, cuda).unwrap_err();

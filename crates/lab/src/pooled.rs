@@ -59,7 +59,7 @@ impl Pooled {
                 }
                 Err(error) => {
                     self.pool = None;
-                    return Err(error).context("there was nothing to watch");
+                    return Err(error).context("the run could not be watched");
                 }
             }
         }
@@ -69,7 +69,9 @@ impl Pooled {
     fn start(&mut self) -> Result<Pool> {
         let (count, reason) = &mut self.failed;
         if *count == ATTEMPTS {
-            bail!("no pool was started, because the last {ATTEMPTS} failed to start: {reason}");
+            bail!(
+                "no pool was started, because the last {ATTEMPTS} pools failed to start: {reason}"
+            );
         }
         let dir = self.dir.join(self.started.to_string());
         self.started += 1;

@@ -122,7 +122,7 @@ impl Drop for Worker {
 }
 
 fn start(dir: &Path) -> Result<WorkerProcess> {
-    let own = std::env::current_exe().context("cannot find the program that is running")?;
+    let own = std::env::current_exe().context("cannot find the path of zprobe's own executable")?;
     let mut command = Command::new(&own);
     command.arg(COMMAND).arg("--dir").arg(dir);
     // Only the order decides about a run, so the variables that the user has set for zprobe are removed.
@@ -137,7 +137,7 @@ fn start(dir: &Path) -> Result<WorkerProcess> {
         .spawn()
         .with_context(|| format!("cannot start {}", own.display()))?;
     let pipes = child.stdin.take().zip(child.stdout.take());
-    let (tasks, stdout) = pipes.context("a worker without standard streams")?;
+    let (tasks, stdout) = pipes.context("the worker has no standard streams")?;
     Ok(WorkerProcess { child, tasks, replies: BufReader::new(stdout) })
 }
 

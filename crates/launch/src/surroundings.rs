@@ -60,7 +60,7 @@ pub(super) fn advice(cause: &io::Error, otherwise: &'static str) -> &'static str
              start fewer ranks"
         }
         Some(Errno::ENOMEM) => "there is no memory left: start fewer ranks",
-        Some(Errno::E2BIG) => "the environment and the arguments are too long together",
+        Some(Errno::E2BIG) => "the environment and the arguments together are too long",
         _ => otherwise,
     }
 }

@@ -27,11 +27,13 @@ const FILE_MODE: u32 = 0o600;
 pub enum Unusable {
     /// The directory is not empty.
     #[error(
-        "{0} is not empty; name a directory with --out that does not exist yet, or leave --out away"
+        "{0} is not empty; name a directory with --out that does not exist yet, or leave out --out"
     )]
     NotEmpty(PathBuf),
     /// The path is a link or not a directory.
-    #[error("{0} is a link or no directory; name a directory with --out that does not exist yet")]
+    #[error(
+        "{0} is a link, or not a directory; name a directory with --out that does not exist yet"
+    )]
     NoDirectory(PathBuf),
     /// The directory belongs to another user.
     #[error(

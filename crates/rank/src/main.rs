@@ -6,7 +6,7 @@
 
 #![allow(
     clippy::disallowed_macros,
-    reason = "standard output answers zprobe, and standard error is a log"
+    reason = "standard output has the answer that zprobe expects, and standard error is a log"
 )]
 
 mod assembly;

@@ -53,7 +53,7 @@ pub fn pointless(report: &Report) -> Option<String> {
     if let (Some(Some(bug)), true) = (fixed.clone().next(), fixed.clone().all(|it| it.is_some())) {
         let upgrade = bug.upgrade().map(|command| format!(": {command}"));
         return Some(format!(
-            "it is the known bug {}, {}{}",
+            "the finding is the known bug {}, {}{}",
             bug.name,
             bug.fix(),
             upgrade.unwrap_or_default()

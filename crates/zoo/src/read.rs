@@ -84,7 +84,7 @@ impl RowFile {
         let wrong = |key: &str, problem: String| Err((key.to_owned(), problem));
         let stem = file.rsplit('/').next().and_then(|name| name.strip_suffix(".toml"));
         if stem != Some(self.name.as_str()) {
-            return wrong("name", format!("`{}` is not the name of the file", self.name));
+            return wrong("name", format!("`{}` differs from the name of the file", self.name));
         }
         for (key, text) in [
             ("title", &self.title),
@@ -110,7 +110,8 @@ impl RowFile {
             _ => {
                 return wrong(
                     "run",
-                    "is required with `engine`; a row with `script` has neither".to_owned(),
+                    "is required in a row with `engine`; a row with `script` has neither `run` nor `engine`"
+                        .to_owned(),
                 );
             }
         };

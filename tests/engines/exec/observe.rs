@@ -78,7 +78,7 @@ const NAMED: &[(&str, &str, &str)] = &[
     ("ddp-unfrozen-after-wrapping", "ZP104", "were not averaged across ranks"),
     ("ddp-gradient-scaled-on-a-rank", "ZP103", "rank 1"),
     ("ddp-noise-in-gradients", "ZP605", "changed between the last backward"),
-    ("deepspeed-not-in-the-optimizer", "ZP401", "no rank's optimizer holds"),
+    ("deepspeed-not-in-the-optimizer", "ZP401", "are held by no rank's optimizer"),
 ];
 
 #[test]

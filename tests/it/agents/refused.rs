@@ -56,7 +56,7 @@ fn a_script_is_watched_from_before_its_launcher() {
     let output = command.envs(variables).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("put it before the launcher"), "{said}");
+    assert!(said.contains("put zprobe exec before the launcher"), "{said}");
 }
 
 /// Variables of a launcher, flags in addition to them, and a part of the refusal.
@@ -72,10 +72,10 @@ fn flags_that_contradict_the_environment_are_named_with_both_values() {
         (
             &torchrun,
             &["--nnodes", "2", "--node-rank", "0"],
-            "--nnodes 2, and this process is rank 1 of 4",
+            "--nnodes 2, but this process is rank 1 of 4",
         ),
-        (&kubeflow, &["--nnodes", "2"], "--nnodes 2, and this process is node 1 of 4"),
-        (&kubeflow, &["--node-rank", "3"], "--node-rank 3, and this process is node 1 of 4"),
+        (&kubeflow, &["--nnodes", "2"], "--nnodes 2, but this process is node 1 of 4"),
+        (&kubeflow, &["--node-rank", "3"], "--node-rank 3, but this process is node 1 of 4"),
         (
             &[("RANK", "5"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")],
             &[],

@@ -302,7 +302,7 @@ fn parameters_that_forward_uses_are_those_that_the_step_before_left() {
     let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
     assert_eq!((finding.code.as_str(), finding.step, finding.rank), ("ZP602", Some(1), Some(1)));
     assert!(finding.message.contains("step 1, microbatch 1, on rank 1"), "{finding:#?}");
-    assert_eq!(finding.evidence, [format!("rank 1: {name} from 3 on (7 elements)")]);
+    assert_eq!(finding.evidence, [format!("rank 1: {name} from element 3 on (7 elements)")]);
     assert_eq!(used(Vec::new()).verdict, Verdict::Clean);
 }
 

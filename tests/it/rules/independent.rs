@@ -219,7 +219,7 @@ fn own_gradients_at_another_place_are_found_as_such() {
     let report = diagnose(&trace);
     assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
     let evidence = &report.findings[0].evidence[0];
-    assert!(evidence.contains("of the gradients of rank 1 only, divided"), "{evidence}");
+    assert!(evidence.contains("on, only of rank 1, divided"), "{evidence}");
 }
 
 #[test]

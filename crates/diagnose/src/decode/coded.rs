@@ -207,7 +207,9 @@ impl<'a> Decoder<'a> {
                 let scale = self.scale(buffer, step, &pieces, &values);
                 let scale = scale.map(|scale| scale.after(self.spec, largest));
                 if scale.is_none() && in_pieces(&pieces, &values).any(|value| value != 0.0) {
-                    return refuse("too few elements to tell a common factor from a slip");
+                    return refuse(
+                        "too few elements to tell a common factor from single wrong weights",
+                    );
                 }
                 factor = scale.map(|scale| scale.factor);
                 values
@@ -225,7 +227,7 @@ impl<'a> Decoder<'a> {
         };
         if tolerance > bounds::BETWEEN_WEIGHTS && factor.is_some() {
             return refuse(&format!(
-                "sums of this many gradients are rounded by up to {tolerance:.1e} of a contribution in {}",
+                "rounding changes sums of this many gradients by up to {tolerance:.1e} of a contribution in {}",
                 self.spec.dtype,
             ));
         }
@@ -274,8 +276,7 @@ impl<'a> Decoder<'a> {
         let largest = self.spec.all_contributions() + Code::MOST_INITIAL;
         (largest > dtype.exact_integers()).then(|| {
             format!(
-                "the {} after each step: {largest} contributions are not exact in {dtype} \
-                 (at most {})",
+                "the {} after each step: sums of {largest} contributions are not exact in {dtype} (the limit is {})",
                 buffer.point,
                 dtype.exact_integers(),
             )

@@ -43,7 +43,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             Clipping::By(factor) => factor,
             Clipping::No => 1.0,
             Clipping::Unbounded => {
-                let refusal = "it was clipped by an unknown norm";
+                let refusal = "the gradient was clipped by an unknown norm";
                 decoded.refusals.push(format!("{} of step {step}: {refusal}", buffer.point));
                 continue;
             }
@@ -201,11 +201,11 @@ impl System {
     ) -> Result<Self, String> {
         let rows = elements.len();
         if present.is_empty() {
-            return Err("no gradient of this step was recorded in these elements".to_owned());
+            return Err("no gradient of this step was recorded for these elements".to_owned());
         }
         if rows < 2 * present.len() {
             return Err(format!(
-                "{} elements are too few for {} contributions",
+                "{} elements are too few to tell {} contributions apart",
                 rows,
                 present.len()
             ));

@@ -195,14 +195,13 @@ impl Decoded {
         let spec = scene.observed.spec;
         if scene.observed.gives_up_as_a_habit() {
             self.complete = false;
-            let refusal = "microbatches whose gradients were cleared repeatedly before an optimizer stepped: \
-                           they are lost on purpose, or the first step has fewer \
-                           microbatches than the others";
+            let refusal = "microbatches whose gradients were cleared repeatedly before an optimizer stepped: the \
+                           script may do so on purpose, or the first step has fewer microbatches than later steps";
             self.refusals.push(refusal.to_owned());
         }
         for (rank, records) in &scene.observed.script.lacking {
             let records = amount(usize::try_from(*records).unwrap_or(usize::MAX), "record");
-            self.refuse(format!("{records} of rank {rank}: the trace lacks them"));
+            self.refuse(format!("{records} of rank {rank}: the trace does not contain them"));
         }
         self.complete &= !scene.missing.is_much(spec);
         let outcome = spec.last_word() == Point::Parameters;

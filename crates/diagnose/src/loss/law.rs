@@ -66,13 +66,10 @@ impl Odd {
         }
     }
 
-    /// Describes the weight of the microbatches: "the loss of rank 1 weighs 2 times as much as that of the others".
+    /// Describes the weight of the microbatches: "the loss of rank 1 has 2 times the weight of the others".
     pub fn weighs(&self, times: f64) -> String {
         let times = weight_text(times);
-        format!(
-            "the loss of {} weighs {times} times as much as that of the others",
-            self.describe()
-        )
+        format!("the loss of {} has {times} times the weight of the others", self.describe())
     }
 }
 
@@ -392,7 +389,7 @@ impl ElementWeights {
                 format!("{}, so that {noun}s weigh {range}", odd.weighs(*times))
             }
             Law::Graded(times) => format!(
-                "the microbatches of a step weigh {} times as much as the first, so that {noun}s weigh {range}",
+                "the microbatches of a step have {} times the weight of the first, so that {noun}s weigh {range}",
                 abridged(&times.iter().copied().map(weight_text).collect::<Vec<_>>()),
             ),
             Law::Own | Law::None => format!("{noun}s weigh {range}"),

@@ -104,7 +104,7 @@ impl TermSlip {
             }
             Self::DividedByBoth => {
                 format!(
-                    "divided by the accumulation steps ({steps}) and by the ranks ({ranks}) once too often"
+                    "divided twice by both the accumulation steps ({steps}) and the ranks ({ranks})"
                 )
             }
             Self::NotDividedByEither => {
@@ -118,37 +118,38 @@ impl TermSlip {
             Self::StepsForRanks => format!(
                 "never divided by the accumulation steps ({steps}), but divided by the ranks ({ranks}) twice"
             ),
-            Self::Scaled => "multiplied by a loss scale that was never taken out".to_owned(),
+            Self::Scaled => "multiplied by a loss scale that was never divided out".to_owned(),
             Self::UnscaledTwice => "divided by the loss scale twice".to_owned(),
             Self::DividedByOneOfBoth => format!(
-                "divided by the accumulation steps or by the number of ranks ({ranks} each) once too often"
+                "divided twice by the accumulation steps or by the number of ranks ({ranks} each)"
             ),
             Self::NotDividedByOneOfBoth => format!(
                 "never divided by the accumulation steps, or summed over the ranks and not divided by their number \
                  ({ranks} each)"
             ),
             Self::InSome => {
-                "only some microbatches or ranks have it, but it is divided by the number of all"
+                "only some microbatches or ranks have this term, but it is divided by the number of all"
                     .to_owned()
             }
             Self::OtherCount(count) => {
-                format!("divided by {count}, but {steps} microbatches have it")
+                format!("divided by {count}, but {steps} microbatches have this term")
             }
             Self::LeftOut(part) => format!(
-                "divided by the number of elements of the step without those of {}, which go backward too",
+                "divided by the number of elements of the step, but without the elements of {}, which have \
+                 gradients too",
                 part.describe()
             ),
             Self::AveragedAgain => {
-                "averaged over its elements, and divided by a number of elements again".to_owned()
+                "averaged over its elements, and then divided by a number of elements again".to_owned()
             }
             Self::CountedTooMuch => {
-                "divided by a count of more than its target tokens, such as padding or the first \
-                                     token of each sample"
+                "divided by a count that includes more than target tokens, such as padding or the first token of \
+                 each sample"
                     .to_owned()
             }
             Self::Counted(part) => {
                 format!(
-                    "divided by the number of elements of {} only, and not of the whole step",
+                    "divided by the number of elements of {}, and not of the whole step",
                     part.describe()
                 )
             }

@@ -218,7 +218,7 @@ impl RankProcess<'_> {
         let phase = phase.unwrap_or_else(|| "start-up".to_owned());
         match self.last {
             None if !self.stacks.is_empty() => "before its first backward".to_owned(),
-            None => "it never sent an event".to_owned(),
+            None => "no event was ever sent".to_owned(),
             Some(Event::Finished) => "finished".to_owned(),
             Some(Event::Importing { what }) => format!("importing {what}"),
             Some(Event::Failed { .. }) if self.versions.is_none() && !self.stacks.is_empty() => {

@@ -96,7 +96,7 @@ impl FirstDifference {
             ValueDifference::Absent { here } => {
                 let (less, more) = if *here { (0, repeat) } else { (repeat, 0) };
                 return vec![format!(
-                    "repeat {less} recorded less at this moment than repeat {more}"
+                    "at this moment, repeat {less} recorded fewer values than repeat {more}"
                 )];
             }
         };

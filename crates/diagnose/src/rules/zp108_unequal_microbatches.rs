@@ -23,7 +23,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     }
     let odd = counts.iter().position(|count| *count == fewest)?;
     let message =
-        format!("rank {odd} took {fewest} microbatches in the step in which others took {most}");
+        format!("rank {odd} ran {fewest} microbatches in a step in which other ranks ran {most}");
     let finding = Finding {
         step: Some(step),
         rank: Some(odd),

@@ -52,7 +52,7 @@ fn of_engine(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         )
     } else {
         format!(
-            "the optimizer stepped after {} of step {step}; its boundary is microbatch {boundary}",
+            "the optimizer stepped after {} of step {step}; the boundary of the step is microbatch {boundary}",
             counted("microbatch", first),
         )
     });
@@ -121,12 +121,12 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     };
     let own = constants.iter().find(is_other)?;
     let message = format!(
-        "{} accumulates over {}, but the script multiplies its loss by {}, its own number of microbatches",
+        "{} accumulates over {}, but the script multiplies its loss by another number of microbatches, {}",
         trainer,
         amount(case.observed.spec.gradient_accumulation_steps, "microbatch"),
         own.factor,
     );
-    let evidence = own.at.iter().map(|at| format!("the product is at {at}")).collect();
+    let evidence = own.at.iter().map(|at| format!("the multiplication is at {at}")).collect();
     let finding = Finding { evidence, ..rule.finding(message) };
     Some(Sighting::new(finding, Scope::default()))
 }

@@ -194,7 +194,7 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
         right => format!(" in the update of all parameters but {}", abridged(right)),
     };
     let message = format!(
-        "the loss weighs {} times what a mean does{place}: {}",
+        "the loss has {} times the weight of a mean{place}: {}",
         multiple_text(value),
         slip.describe(term.taken, ranks),
     );
@@ -216,8 +216,8 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
 
 fn partial(rule: &Rule, term: &StepTerm<'_>, taken: usize, of: usize) -> Sighting {
     let message = format!(
-        "the window of step {} has {taken} of {of} microbatches, but its loss is divided by {of}: it weighs {} times \
-         as much as the others",
+        "the window of step {} has {taken} of {of} microbatches, but its loss is divided by {of}: the window has {} \
+         times the weight of the others",
         term.step,
         multiple_text(taken as f64 / of as f64),
     );
@@ -246,13 +246,13 @@ pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Op
     let has = |name: &str| engines.contains(&name);
     let already = || {
         Some(if has("transformers.Trainer") {
-            "the Trainer divides by the steps already"
+            "the Trainer already divides the loss"
         } else if has("Lightning") {
-            "Lightning divides what training_step returns already"
+            "Lightning already divides the loss that training_step returns"
         } else if has("DeepSpeed") {
-            "engine.backward divides by gradient_accumulation_steps already"
+            "engine.backward already divides by gradient_accumulation_steps"
         } else if has("accelerate") {
-            "accelerator.backward divides by gradient_accumulation_steps already"
+            "accelerator.backward already divides by gradient_accumulation_steps"
         } else {
             return None;
         })
@@ -277,7 +277,9 @@ pub(super) fn remedy(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> Op
             if lines.is_empty() { at } else { format!(" (it divides{at})") },
         )),
         TermSlip::NotDividedBySteps if has("transformers.Trainer") => Some(
-            "where compute_loss accepts num_items_in_batch, the Trainer does not divide: divide the sum by it".to_owned(),
+            "the Trainer does not divide if compute_loss accepts num_items_in_batch: divide the sum by \
+             num_items_in_batch"
+                .to_owned(),
         ),
         TermSlip::NotDividedBySteps if has("accelerate") => Some(
             "call accelerator.backward(loss), which divides, or divide by gradient_accumulation_steps".to_owned(),
@@ -306,12 +308,12 @@ fn effect(case: &Case<'_>, value: f64) -> Option<String> {
     let value = multiple_text(value);
     Some(if inner.contains("SGD") {
         format!(
-            "under {inner} this acts as a learning rate that is {value} times the configured one"
+            "with {inner}, this acts as a learning rate that is {value} times the configured one"
         )
     } else {
         format!(
-            "{inner} cancels a common factor, so that the loss curve does not show it; but norm clipping and epsilon \
-             see gradients {value} times as large"
+            "{inner} cancels a common factor, so the loss curve does not show it; but norm clipping and epsilon see \
+             gradients {value} times as large"
         )
     })
 }

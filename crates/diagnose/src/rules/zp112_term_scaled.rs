@@ -71,7 +71,7 @@ fn sighting(
     slip: TermSlip,
 ) -> Sighting {
     let message = format!(
-        "the term {}{} of the loss weighs {} times what a mean does: {}; other terms are right",
+        "the term {}{} of the loss has {} times the weight of a mean: {}; the other terms are right",
         term.name(),
         term.place().map_or_else(String::new, |place| format!(" ({place})")),
         multiple_text(value),
@@ -91,7 +91,7 @@ fn repeated(case: &Case<'_>, rule: &Rule, steps: &[&Vec<StepTerm<'_>>]) -> Optio
     let terms = steps.first()?;
     let term = terms.iter().find(|term| is_repeated(term))?;
     let message = format!(
-        "the loss has the term {} {} times: it was added to a sum that contains it already",
+        "the loss contains the term {} {} times: the term was added to a sum that already contains it",
         term.name(),
         term.rows.first()?.term.times,
     );

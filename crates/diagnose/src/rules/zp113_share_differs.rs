@@ -105,7 +105,7 @@ fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let lines: BTreeSet<String> = lines.collect();
     is_in_all.then(|| {
         let message = format!(
-            "the loss of {} is multiplied by 0 in each step: nothing of it reaches the optimizer",
+            "the loss of {} is multiplied by 0 in each step: its gradients never reach the optimizer",
             counted("microbatch", &microbatches),
         );
         let mut finding = rule.finding(message);
@@ -139,7 +139,7 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let again: Vec<usize> = all.iter().copied().filter(|it| times(*it) > 1).collect();
     let counts: Vec<String> = all.iter().map(|it| times(*it).to_string()).collect();
     let message = format!(
-        "the loss of {} goes backward again with that of later ones: microbatches weigh {}",
+        "the loss of {} is part of the loss of later microbatches too, as in a running sum: microbatches weigh {}",
         counted("microbatch", &again),
         counts.join(", "),
     );
@@ -154,7 +154,7 @@ fn gone_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 fn graded(rule: &Rule, term: &StepTerm<'_>, times: &[f64]) -> Sighting {
     let times: Vec<String> = times.iter().copied().map(weight_text).collect();
     let mut finding = rule.finding(format!(
-        "the microbatches of a step weigh {} times as much as the first, on every rank",
+        "the microbatches of a step have {} times the weight of the first, on every rank",
         abridged(&times),
     ));
     finding.evidence.extend(term.backward_lines());

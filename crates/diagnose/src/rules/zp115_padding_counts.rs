@@ -75,8 +75,8 @@ fn behind_a_mask(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let term = terms.iter().find(|term| is_unmasked(term.number))?;
     let Some(SumVerdict::Unmasked(value)) = sum_of(terms, term.number) else { return None };
     let message = format!(
-        "the term {} of the loss has no mask: it is summed over all places, but divided by the number of places that \
-         another term's mask leaves; it weighs {} times what a mean does",
+        "the term {} of the loss has no mask: it is summed over all positions, but divided by the number of \
+         positions that another term's mask keeps; it has {} times the weight of a mean",
         term.name(),
         multiple_text(value),
     );
@@ -114,12 +114,18 @@ fn sighting(case: &Case<'_>, rule: &Rule, token: i64, seen: &[FillerSeen<'_>]) -
     let padding: usize = seen.iter().map(|it| it.filler.at_ends).sum();
     let targets: usize = seen.iter().map(|it| it.targets).sum();
     let message = format!(
-        "token {token} fills the ends of rows as padding does, but has a weight in the loss: {} are padding",
+        "token {token} fills the ends of rows, like padding, but counts in the loss: {} are padding",
         of_all(padding, targets, "target token"),
     );
     let told = seen.iter().map(|it| {
         let filled = amount(it.filler.lengths.len(), "row");
-        (it.rank, format!("{filled} of {} end in {} of them", it.filler.rows, it.filler.at_ends))
+        (
+            it.rank,
+            format!(
+                "{filled} of {} end in padding, {} tokens in all",
+                it.filler.rows, it.filler.at_ends
+            ),
+        )
     });
     let mut finding = Finding { evidence: by_rank(told), ..rule.finding(message) };
     finding.evidence.extend(seen.iter().find_map(|it| it.at).map(|at| format!("backward at {at}")));

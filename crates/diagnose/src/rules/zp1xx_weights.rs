@@ -111,7 +111,7 @@ fn left_of_the_first_step(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         weight_text(most.fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most }));
     let message = "gradients of an earlier step reached the optimizer again".to_owned();
     let evidence = vec![format!(
-        "gradients of step 0 have weight {weight} in what the optimizers consumed in step {step}: they were not cleared"
+        "gradients of step 0 have weight {weight} in the optimizers' input of step {step}: they were not cleared"
     )];
     let all = params.len() == case.observed.model.params.iter().filter(|it| it.trainable).count();
     let params = if all { Extent::All } else { params.into_iter().collect() };
@@ -224,8 +224,8 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             (not_averaged(&format!(" of {}", counted("microbatch", microbatches))), vec![])
         }
         Pattern::NotSummed => (
-            "gradients were not summed across ranks: each optimizer got its own rank's gradients, divided by \
-             the number of ranks, as they are before the end of a reduction"
+            "gradients were not summed across ranks: each optimizer got its own rank's gradients, divided by the \
+             number of ranks, as in a reduction that has not ended"
                 .to_owned(),
             vec![],
         ),
@@ -246,13 +246,13 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
         Pattern::PartLost(part) => {
             let (which, other) = match part {
                 GradientPart::Forward => ("part that goes through the engine's forward", "other part"),
-                GradientPart::FirstBackward => ("part of the first of two backwards", "second part"),
+                GradientPart::FirstBackward => ("part from the first of two backwards", "second part"),
                 GradientPart::Beside => {
-                    ("part outside of the engine's forward", "part of the engine's forward")
+                    ("part from outside of the engine's forward", "part from the engine's forward")
                 }
             };
-            let fact = format!("every gradient has only the weight of its {other}");
-            (format!("the {which} of every gradient never reached the optimizer"), vec![fact])
+            let fact = format!("the weight of every gradient is that of its {other}");
+            (format!("of every gradient, the {which} never reached the optimizer"), vec![fact])
         }
         Pattern::ByMicrobatch(weights) => (unlike("microbatch", "microbatches", weights), vec![]),
         Pattern::ByRank(weights) => (unlike("rank", "ranks", weights), vec![]),
@@ -264,10 +264,11 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let absent = missing(example);
             let mut message = "gradients of an earlier step reached the optimizer again".to_owned();
             if !absent.is_empty() {
-                facts.push("they replace gradients of this step".to_owned());
+                facts.push("the earlier gradients replace gradients of this step".to_owned());
                 if is_late(case, example, &absent) {
                     message = format!(
-                        "the gradient of {} reaches the optimizer a step late: that of the previous step is in its place",
+                        "the gradient of {} reaches the optimizer one step late: the previous step's gradient is in \
+                         its place",
                         sources_text(&absent, world),
                     );
                 }
@@ -288,14 +289,14 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 format!("possible: {}", words(case, &deviation).0)
             });
             let more = patterns.len().saturating_sub(MOST_LISTED);
-            let more = (more > 0).then(|| format!("possible: {more} more"));
+            let more = (more > 0).then(|| format!("possible: {more} more patterns"));
             (
-                "the optimizer's input is wrong, but in too few elements to identify the slip".to_owned(),
+                "the optimizer's input is wrong, but in too few elements to identify the mistake".to_owned(),
                 listed.chain(more).collect(),
             )
         }
         Pattern::Unexplained if example.residual <= example.tolerance => (
-            "the gradients that the optimizer consumed have weights of no known pattern".to_owned(),
+            "the weights of the gradients that the optimizer consumed follow no known pattern".to_owned(),
             vec![],
         ),
         Pattern::Unexplained => (
@@ -345,8 +346,8 @@ fn unlike(noun: &str, plural: &str, weights: &[f64]) -> String {
     let texts: Vec<String> = weights.iter().map(|weight| weight_text(*weight)).collect();
     let texts = abridged(&texts);
     format!(
-        "gradients of different {plural} have different weights: {texts}, {noun} by {noun}, as if each \
-         were scaled by itself"
+        "gradients of different {plural} have different weights: {texts}, {noun} by {noun}, as if each {noun} were \
+         scaled separately"
     )
 }
 
@@ -412,7 +413,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
         ),
         (first_twice, "the parameter is used twice, and its first use was counted twice"),
         (-1.0, "of the wrong sign"),
-        (scale, "multiplied by the loss scale, which was not taken out"),
+        (scale, "multiplied by the loss scale, which was not divided out"),
         (1.0 / scale, unscaled),
         (if clip > 0.0 { clip.min(1.0) } else { 1.0 }, "clipped twice"),
     ]
@@ -442,7 +443,9 @@ fn clipped_by_another_norm(case: &Case<'_>, deviation: &Deviation, factor: f64) 
         return Some(format!(": not clipped to {limit}, though the norm is {norm}"));
     }
     if (limit / applied / norm - 1.0).abs() < bounds::SAME_SCALE {
-        return Some(format!(": scaled up to a norm of {limit}, which clipping only limits"));
+        return Some(format!(
+            ": scaled up to a norm of {limit}, but clipping must only scale down"
+        ));
     }
     (applied > 0.0).then(|| {
         let (used, right) = (text(limit / applied), text(norm));

@@ -42,8 +42,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let of =
         if params.is_empty() { first.params.clone() } else { params.iter().copied().collect() };
     let why = match &first.read {
-        Some(place) => format!("forward reads it at {place} through .data or .detach()"),
-        None => "the output is detached, or does not enter the loss".to_owned(),
+        Some(place) => format!("forward reads parameters at {place} through .data or .detach()"),
+        None => "the output is detached, or the loss does not use it".to_owned(),
     };
     let verbs = if names.len() == 1 {
         "runs in forward and is in the optimizer, but no backward reaches it"

@@ -38,13 +38,13 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     };
     let shared: Vec<OwnedSpan> = held.filter(|span| !is_right(span)).collect();
     [
-        (lost, "no rank's optimizer holds"),
+        (lost, "by no rank's optimizer"),
         (
             shared,
             if is_script {
-                "the optimizers of a rank hold twice"
+                "twice by the optimizers of one rank"
             } else {
-                "the optimizers of several ranks but not of all, or one rank's optimizer twice, hold"
+                "by the optimizers of several ranks but not of all, or twice by one rank's optimizer"
             },
         ),
     ]
@@ -71,7 +71,7 @@ fn strays(case: &Case<'_>) -> Option<String> {
     let strays =
         case.observed.script.remarks.values().map(|it| it.strays).max().filter(|it| *it > 0)?;
     Some(format!(
-        "optimizers hold {} that no forward uses: parameters that were handed over before the model was sharded, copied \
+        "optimizers hold {} that no forward uses: the optimizers got parameters before the model was sharded, copied \
          or moved, or before its first forward",
         amount(strays, "other tensor"),
     ))
@@ -87,7 +87,8 @@ fn finding(case: &Case<'_>, rule: &Rule, spans: &[OwnedSpan], who: &str) -> Find
     let mut names: Vec<String> =
         spans.iter().map(|span| case.observed.model.param_name(span.param)).collect();
     names.dedup();
-    let mut finding = rule.finding(format!("{who} {elements} elements of {}", abridged(&names)));
+    let mut finding =
+        rule.finding(format!("{elements} elements of {} are held {who}", abridged(&names)));
     if let [name] = &names[..] {
         finding.param = Some(name.clone());
     }

@@ -68,7 +68,7 @@ fn sighting(
     let distance: Extent<i64> = displaced.iter().map(Displaced::distance).collect();
     let distance = distance.only().copied();
     let message = if displaced.iter().all(|piece| piece.held == DisplacedContent::Added) {
-        "gradients of other elements are added to the optimizer's: slices overlap".into()
+        "gradients of other elements are added to the optimizer's gradients: slices overlap".into()
     } else if let Some(distance) = distance {
         format!(
             "the optimizer's gradients lie {} too far {}",
@@ -76,7 +76,7 @@ fn sighting(
             if distance > 0 { "to the front" } else { "to the back" },
         )
     } else {
-        "the optimizer's gradients belong to other elements: slices are at the wrong place".into()
+        "the optimizer's gradients belong to other elements: slices are in the wrong place".into()
     };
     let mut finding = rule.finding(message);
     let mut ranks: Vec<usize> = displaced.iter().map(|piece| piece.rank).collect();
@@ -93,8 +93,8 @@ fn sighting(
     Sighting { finding, scope, merge: Merge::Distance(distance) }
 }
 
-/// Describes a displaced piece: `rank 1: 128 elements from embed.weight[0] on are those from layers.0.mlp.bias[3]
-/// on`.
+/// Describes a displaced piece: `rank 1: 128 elements from embed.weight[0] on hold the gradients from
+/// layers.0.mlp.bias[3] on`.
 fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     let name = |element: usize| {
         let owner = case.plan.params().iter().position(|p| p.range().contains(&element));
@@ -108,20 +108,17 @@ fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     };
     let held = match piece.held {
         DisplacedContent::Sum | DisplacedContent::Added => String::new(),
-        DisplacedContent::Own => format!(", of the gradients of rank {} only", piece.rank),
+        DisplacedContent::Own => format!(", only of rank {}", piece.rank),
         DisplacedContent::OwnDivided => {
-            format!(
-                ", of the gradients of rank {} only, divided by the number of ranks",
-                piece.rank
-            )
+            format!(", only of rank {}, divided by the number of ranks", piece.rank)
         }
     };
     let (place, content) = (name(piece.place), name(piece.content));
     let elements = format!("rank {}: {} elements from {place} on", piece.rank, piece.elements);
     if piece.held == DisplacedContent::Added {
-        return format!("{elements} have those from {content} on added to them");
+        return format!("{elements} also contain the gradients from {content} on");
     }
-    format!("{elements} are those from {content} on{held}")
+    format!("{elements} hold the gradients from {content} on{held}")
 }
 
 fn counted_elements(count: u64) -> String {

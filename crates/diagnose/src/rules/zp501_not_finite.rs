@@ -63,8 +63,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     if planned(&case.observed, &case.plan, first).is_some() {
         finding.evidence.push(
-            "this run makes one element of one gradient infinite; that element only counts if \
-             an optimizer with loss scaling consumed it"
+            "this run makes one gradient element infinite on purpose; only an optimizer with loss scaling must not \
+             consume that element"
                 .to_owned(),
         );
     }

@@ -43,7 +43,8 @@ fn by_rounding(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
         Over::Microbatches => "microbatches are added up",
         Over::Ranks => "gradients of the ranks are added up",
     };
-    let mut finding = rule.finding(format!("{what} as in {as_exact_as} instead of {asked}"));
+    let mut finding =
+        rule.finding(format!("{what} with the precision of {as_exact_as} instead of {asked}"));
     finding.evidence.push(format!(
         "the {} is off by 2^{:.1} of its norm from the sum in fp64; all weights are whole, and a sum in \
          {as_exact_as} is off in the same elements by the same amounts",
@@ -69,7 +70,7 @@ fn on_the_wire(case: &Case<'_>, rule: &Rule) -> Option<Finding> {
     }
     let (dtype, count) = seen.into_iter().next()?;
     let mut finding =
-        rule.finding(format!("gradients cross the ranks in {dtype} instead of {asked}"));
+        rule.finding(format!("gradients are reduced over the ranks in {dtype} instead of {asked}"));
     finding.evidence.push(format!("{count} reductions in {dtype}; --comm-dtype is {asked}"));
     Some(finding)
 }

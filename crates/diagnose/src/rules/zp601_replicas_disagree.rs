@@ -84,7 +84,7 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
         ));
     }
     finding.evidence.extend(disagreements.map(|(first, _)| {
-        format!("they differ in the {} of step {step} too", first.point.describe())
+        format!("the ranks also differ in the {} of step {step}", first.point.describe())
     }));
     Some(Sighting::one_of(finding, Scope::step(step)))
 }

@@ -45,11 +45,11 @@ fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         "the forward of step {step}, microbatch {microbatch}, on {} used other parameters than {}",
         counted("rank", &ranks),
         match step.checked_sub(1) {
-            Some(before) => format!("step {before} left"),
+            Some(before) => format!("those after step {before}"),
             None if case.observed.spec.script().is_some() => {
-                "the optimizers hold, whose copies are older".to_owned()
+                "those of the optimizers, which are older copies".to_owned()
             }
-            None => "the run began with".to_owned(),
+            None => "those at the start of the run".to_owned(),
         },
     ));
     finding.microbatch = Some(microbatch);
@@ -61,7 +61,7 @@ fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let of_rank = |&(rank, differing): &(usize, &[Differing])| {
         let elements = differing.iter().map(|it| {
             let name = case.observed.model.param_name(it.param);
-            format!("{name} from {} on ({} elements)", it.first, it.elements)
+            format!("{name} from element {} on ({} elements)", it.first, it.elements)
         });
         format!("rank {rank}: {}", abridged(&elements.collect::<Vec<_>>()))
     };

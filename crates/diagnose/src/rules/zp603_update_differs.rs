@@ -48,8 +48,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             }
         }
     }
-    let no_step = "took no optimizer step: the inner optimizer was given nothing";
-    let other_step = "changed the master weights by something other than the optimizer's input";
+    let no_step = "took no optimizer step: the inner optimizer got no gradient";
+    let other_step = "changed the master weights by other values than the optimizer's input";
     [(starved, no_step), (differing, other_step)]
         .into_iter()
         .filter_map(|(seen, what)| finding(rule, &seen, what))

@@ -38,10 +38,10 @@ fn in_step(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Sighting> {
     let of = if params.is_empty() { String::new() } else { format!(" of {}", abridged(&params)) };
     let nothing = |entry: &&&&Contribution| entry.weights.iter().flatten().all(|it| *it == 0.0);
     let what = if changed.iter().filter(nothing).count() == changed.len() {
-        "cleared between the last backward and the optimizer's step: it had nothing to step with"
+        "cleared between the last backward and the optimizer's step: the optimizer had no gradients"
     } else {
-        "changed between the last backward and the optimizer's step: the backwards were right, but the \
-         optimizer consumed something else"
+        "changed between the last backward and the optimizer's step: the backwards were right, but the optimizer \
+         consumed other values"
     };
     let message = format!("gradients{of} were {what}");
     let finding = Finding {

@@ -48,8 +48,7 @@ fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let &((step, _), name) = again.first()?;
     let ranks: BTreeSet<usize> = again.iter().map(|((_, rank), _)| *rank).collect();
     let steps: BTreeSet<usize> = again.iter().map(|((step, _), _)| *step).collect();
-    let message =
-        format!("{name} stepped again with the gradients that it had stepped with already");
+    let message = format!("{name} stepped twice with the same gradients");
     let mut finding = Finding { step: Some(step), ..rule.finding(message) };
     let of = ranks.iter().copied().collect::<Vec<_>>();
     let steps: Vec<usize> = steps.into_iter().collect();
@@ -75,7 +74,7 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     }
     let others: Vec<usize> = stepped.into_iter().collect();
     let message = format!(
-        "no optimizer stepped on {}, but those of {} did",
+        "no optimizer stepped on {}, but the optimizers of {} did",
         counted("rank", &idle),
         counted("rank", &others),
     );
@@ -103,7 +102,7 @@ fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         return None;
     }
     let message = format!(
-        "an optimizer ({name}) never stepped on {}, but all those of {} did",
+        "an optimizer ({name}) never stepped on {}, but all optimizers of {} did",
         counted("rank", &ranks),
         counted("rank", &others.into_iter().collect::<Vec<_>>()),
     );
@@ -124,7 +123,7 @@ fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let world = 0..observed.spec.world_size;
         let others: Vec<usize> = world.filter(|rank| !ranks.contains(rank)).collect();
         let message = format!(
-            "no optimizer stepped on {} after the backwards of step {step}, but those of {} did",
+            "no optimizer stepped on {} after the backwards of step {step}, but the optimizers of {} did",
             counted("rank", &ranks),
             counted("rank", &others),
         );

@@ -156,7 +156,7 @@ fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let (step, _, call) =
         calls(case).find(|(.., call)| call.scale.is_some_and(|scale| scale != 1.0))?;
     let message = format!(
-        "gradients were clipped to {} while they were still multiplied with the loss scale {}: call unscale_ before",
+        "gradients were clipped to {} while they were still multiplied by the loss scale {}: call unscale_ first",
         call.limit.map_or("any norm".to_owned(), weight_text),
         weight_text(call.scale?),
     );

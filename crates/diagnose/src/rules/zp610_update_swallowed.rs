@@ -40,8 +40,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let dtypes = dtypes.join(" and ");
     let share = percent(least.share);
     let message = format!(
-        "rounding to {dtypes} swallows the update{}: {share} of the elements that have a gradient are the same after \
-         the step as before, and the optimizer keeps no copy of them in fp32",
+        "rounding to {dtypes} swallows the update{}: {share} of the elements that have a gradient have the same \
+         value after the step as before, and the optimizer keeps no copy of them in fp32",
         rates(case, optimizer),
     );
     let told = of.iter().filter(|((it, _), _)| *it == optimizer).map(|((_, rank), compared)| {

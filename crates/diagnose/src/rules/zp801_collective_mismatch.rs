@@ -23,7 +23,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         return Vec::new();
     };
     let mut finding = rule.finding(format!(
-        "the ranks came to collective {sequence} with different operations; the collective was not issued"
+        "the ranks reached collective {sequence} with different operations; the collective was not issued"
     ));
     // A single rank that disagrees with all others is at fault; of two ranks, neither is known to be at fault.
     let mut alike: HashMap<&str, usize> = HashMap::new();

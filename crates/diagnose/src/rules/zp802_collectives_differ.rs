@@ -76,8 +76,8 @@ fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let ((step, microbatch, bucket), mut ranks) = flushed.pop_first()?;
     ranks.sort_by_key(|flush| flush.rank);
     let mut finding = rule.finding(
-        "the ranks reduced different parameters with each other: their buckets hold different ones, or the same in \
-         another order"
+        "the ranks reduced different parameters with each other: their buckets hold different parameters, or the \
+         same in another order"
             .to_owned(),
     );
     (finding.step, finding.microbatch) = (Some(step), Some(microbatch));

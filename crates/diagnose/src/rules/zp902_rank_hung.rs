@@ -58,7 +58,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     } else if mutual {
         "wait for each other".to_owned()
     } else if let Some(meeting) = together(case, &hung) {
-        format!("hung in {meeting}, which all ranks have reached and none has left")
+        format!("hung in {meeting}, which all ranks have reached and no rank has left")
     } else {
         "hung".to_owned()
     };
@@ -103,7 +103,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     finding.evidence.extend(by_rank(ranks.iter().map(last)));
     let outside = hung.iter().filter(|(_, meeting)| meeting.is_none()).count();
     if let (2.., true, Some(why)) = (outside, places.is_empty(), unseen(case.observed.spec)) {
-        finding.evidence.push(format!("it is unknown which of them waits for another: {why}"));
+        finding
+            .evidence
+            .push(format!("it is unknown which of these ranks waits for another: {why}"));
     }
     if !mutual {
         let waited = waiting

@@ -35,7 +35,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
                     "a record whose number does not follow the previous one"
                 }
                 Violation::TooLong => "a line that does not end",
-                Violation::AfterFinished => "a record after it had said that it was finished",
+                Violation::AfterFinished => {
+                    "a record after its last one, which said that it had finished"
+                }
                 Violation::LauncherEvent => "an event that only the launcher may write",
             };
             let who = broken.rank.map_or("the rank host".to_owned(), |rank| format!("rank {rank}"));

@@ -52,8 +52,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         |buffer: &Buffer<'_>| observed.model.samples.contains_key(&(buffer.rank, buffer.layout));
     let misjudged =
         intact.into_iter().filter(|it| !has_possible_norm(it.payload, is_sampled(it))).collect();
-    let carried = "sent the other ranks different digests, over the process group, than those \
-                   of the recorded buffers";
+    let carried =
+        "sent digests over the process group that differ from the digests of the recorded buffers";
     let broken = "recorded buffers that do not match their own digests";
     let wrong = "reported norms that are not the norms of the recorded buffers";
     [(differing, carried), (moments(damaged), broken), (moments(misjudged), wrong)]

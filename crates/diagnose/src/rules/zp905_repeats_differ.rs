@@ -43,7 +43,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     finding.evidence.extend(first.facts(&case.observed));
     let (later, of) = first.later;
-    finding.evidence.push(format!("{later} later points of {of} differ too"));
+    finding.evidence.push(format!("{later} later points differ too, of {of} points in the run"));
     vec![Sighting::new(finding, Scope::default())]
 }
 

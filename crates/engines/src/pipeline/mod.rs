@@ -11,7 +11,7 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
     python: Some(PythonSource {
         package: None,
         trial: Some(include_str!("trial.py")),
-        advice: "upgrade torch: its pipelining schedules work with 2.11",
+        advice: "upgrade torch to 2.11 or newer, whose pipelining schedules work",
         features: Some(ReleaseFeatures { fact: "pipelining", needed }),
         script: &[("script.py", include_str!("script.py"))],
         eyes: &[],

@@ -17,11 +17,9 @@ type Maker = (&'static str, &'static str, fn(&Material) -> Result<Option<String>
 /// All files but the text of the issue, the logs and the manifest. A new file is a new entry here.
 const MAKERS: &[Maker] = &[
     ("title.txt", "the title of the issue", |material| Ok(Some(format!("{}\n", material.title)))),
-    (
-        "report.html",
-        "the report as a page for a browser; it loads nothing from elsewhere",
-        |material| page(material).map(Some),
-    ),
+    ("report.html", "the report as a single HTML page, which loads no other files", |material| {
+        page(material).map(Some)
+    }),
     (
         SCRIPT_FILE,
         "a script that shows the weights without zprobe: `python repro.py`",

@@ -185,7 +185,7 @@ fn another(python: &PythonFacts, report: &Report) -> Option<String> {
     let other: Vec<&str> =
         engines::packages().filter(differs).map(|package| package.module).collect();
     (!other.is_empty())
-        .then(|| format!("this interpreter's {} is not that of the run", other.join(" and ")))
+        .then(|| format!("this interpreter's {} differs from that of the run", other.join(" and ")))
 }
 
 /// The standard output of an interpreter, or the reason why there is none.

@@ -77,11 +77,14 @@ impl Bisection {
         }
         let main = report.findings.first().map_or_else(|| "nothing".to_owned(), |it| it.title());
         if self.finding != main {
-            return Err(format!("the answer is about {}, but this run shows {main}", self.finding));
+            return Err(format!(
+                "the bisection is about {}, but this run shows {main}",
+                self.finding
+            ));
         }
         if !report.run.versions.contains_key(&self.package) {
             return Err(format!(
-                "the answer is about releases of {}, which this run does not use",
+                "the bisection is about releases of {}, which this run does not use",
                 self.package
             ));
         }

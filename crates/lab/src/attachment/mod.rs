@@ -190,7 +190,7 @@ fn texts(
     has_words: bool,
     has_texts: bool,
 ) -> Vec<String> {
-    let words = has_words.then(|| "the ranks' own words in the trace".to_owned());
+    let words = has_words.then(|| "messages of the ranks in the trace".to_owned());
     let config = has_texts.then(|| "texts in the configuration of DeepSpeed".to_owned());
     let logs = logs.iter().map(|tail| format!("run/{}", tail.name));
     let variables = source.environment.variables.iter();

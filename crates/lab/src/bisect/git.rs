@@ -82,7 +82,7 @@ impl Repository {
             && !here("--show-prefix")?.is_empty()
         {
             bail!(
-                "--git {place}: lies inside of the repository {top}; give that directory if you mean it"
+                "--git {place}: lies inside of the repository {top}; give that path if you mean that repository"
             );
         }
         Ok(Self { dir: dir.into(), name })

@@ -41,7 +41,10 @@ impl Judge {
         if let (None, Ok(report)) = (&self.signature, bad) {
             let signature = FindingSignature::of(report);
             self.signature = Some(signature.with_context(|| {
-                format!("{name} is {}, so it is no bad end; choose another --bad", got(report))
+                format!(
+                    "{name} is {}, so it cannot be the bad end; choose another --bad",
+                    got(report)
+                )
             })?);
         }
         Ok(())

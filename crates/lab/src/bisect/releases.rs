@@ -101,7 +101,10 @@ pub fn search(
             return Ok(found);
         };
         if is_ends {
-            let place = next.iter().position(|it| *it == bad).context("the bad end is an end")?;
+            let place = next
+                .iter()
+                .position(|it| *it == bad)
+                .context("the bad end is the first or the last release")?;
             judge.learn(&made[place].report, &label(bad, &found.all))?;
         }
         let mut times = Vec::new();

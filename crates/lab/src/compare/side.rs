@@ -36,7 +36,7 @@ impl Side {
         }
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
         let report: Report = serde_json::from_str(&text).with_context(|| {
-            format!("{name} is no report.json; give a run directory or the report.json of one")
+            format!("{name} is not a report.json; give a run directory or its report.json")
         })?;
         Ok(Self { name, report, trace: None })
     }

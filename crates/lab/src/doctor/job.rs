@@ -15,7 +15,8 @@ pub fn job(
             SUBJECT,
             CheckState::Broken,
             what,
-            "`zprobe run` refuses to start like this: correct the variables, or unset those of an earlier job",
+            "`zprobe run` refuses to start with these variables: correct them, or unset the variables of an earlier \
+             job",
         )
     };
     match (described, meeting) {

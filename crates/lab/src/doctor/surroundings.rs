@@ -81,7 +81,7 @@ fn interpreter(python: &PythonFacts) -> Vec<DoctorCheck> {
                 "backends",
                 CheckState::Missing,
                 "torch was built without torch.distributed",
-                "install a torch that has it, for example a wheel for Linux from PyPI",
+                "install a torch with torch.distributed, for example a wheel for Linux from PyPI",
             ),
             backends => DoctorCheck::tried(
                 "backends",
@@ -152,7 +152,7 @@ fn unknown(subject: &'static str) -> DoctorCheck {
     DoctorCheck::not(
         subject,
         CheckState::Missing,
-        "the system does not report it",
+        "the system does not report this value",
         "nothing to do if runs work",
     )
 }

@@ -34,7 +34,7 @@ struct NativePackage {
 /// When the program is not found, or is of another release, in words.
 pub fn program(python: Option<&Path>) -> Result<PathBuf, String> {
     let running = std::env::current_exe()
-        .map_err(|cause| format!("the path of the running zprobe cannot be found: {cause}"))?;
+        .map_err(|cause| format!("cannot find the path of zprobe's own executable: {cause}"))?;
     let own = python::own();
     let pythons: Vec<&Path> = python.into_iter().chain(own.as_deref()).collect();
     find(&running.with_file_name(PROGRAM), &pythons)

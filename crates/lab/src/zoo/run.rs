@@ -139,7 +139,7 @@ fn of_script(script: &BugScript, python: &Path, dir: &Path) -> Result<Report> {
     let scripts = dir.with_file_name(format!("{name}-scripts"));
     script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;
     let dir = std::path::absolute(dir)?;
-    let zprobe = env::current_exe().context("cannot find zprobe's own program")?;
+    let zprobe = env::current_exe().context("cannot find the path of zprobe's own executable")?;
     // Programs that the interpreter's packages start are in the interpreter's directory.
     let own = python.parent().unwrap_or(Path::new("."));
     let inherited = env::var_os("PATH").unwrap_or_default();

@@ -128,7 +128,7 @@ fn check_sequences(spec: &RunSpec) -> Vec<Invalid> {
         (
             ranks > 1 && spec.has_shape(Shape::Experts),
             "--sequence-parallel with --shape experts".to_owned(),
-            "the group of the experts is all ranks; drop one of the two flags",
+            "the group of the experts contains all ranks; drop one of the two flags",
         ),
         (
             ranks > 1 && spec.model == Model::Mlp,

@@ -106,7 +106,10 @@ impl Code {
     /// If `window` has any other length.
     pub fn decode(&self, window: &[f64], start: usize) -> Vec<f64> {
         let length = window.len();
-        assert!(length == self.length || length == self.shortest(), "a window is a code, or half");
+        assert!(
+            length == self.length || length == self.shortest(),
+            "a window is one code or half a code long"
+        );
         let mut rows = vec![0.0; length];
         for (i, &value) in window.iter().enumerate() {
             let element = start + i;

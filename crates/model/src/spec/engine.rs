@@ -201,8 +201,7 @@ impl RunSpec {
 const TIMEOUT_OF_REAL_ENGINES: u64 = 180;
 
 /// The reason why some engines do not support the shape `different-start`.
-const NOTHING_BROADCAST: &str =
-    "this engine sends no rank's parameters to the others; use --engine ddp or --engine deepspeed";
+const NOTHING_BROADCAST: &str = "this engine does not send the parameters of one rank to the others; use --engine ddp or --engine deepspeed";
 
 /// The reason why only some engines support the shape `penalty-backward`.
 const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce only gradients that their own forward \
@@ -245,9 +244,9 @@ static NATIVE: Traits = Traits {
         accumulates || all_reduces(spec, spec.reduce_scatter() == Some(false))
     },
     leaves_no_room: |_, shape| match shape {
-        Shape::TupleOutput | Shape::DictOutput => {
-            Some("the native engine takes the loss itself; choose another engine with --engine")
-        }
+        Shape::TupleOutput | Shape::DictOutput => Some(
+            "the native engine needs a plain loss, not a tuple or a dict; choose another engine with --engine",
+        ),
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
         Shape::UnusedOnOddRanks | Shape::UnusedOnEvenRanks | Shape::ReversedOnOddRanks => Some(
             "the native ranks fill their buckets in the order of their gradients, so they would reduce different \

@@ -265,7 +265,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
              --contiguous-gradients false",
         ),
         Fault::WaitMissing => {
-            (overlaps, "the engine waits for every reduction at once; add --overlap-comm")
+            (overlaps, "the engine waits for every reduction immediately; add --overlap-comm")
         }
         Fault::UnusedWaitedFor => (
             has_buckets && has_unused,
@@ -312,7 +312,7 @@ pub(super) fn check_fault(spec: &RunSpec) -> Result<(), Invalid> {
         Fault::StaleAllGather => (spec.stage > 0, "stage 0 has no all-gather; use --stage 1"),
         Fault::UpdateNotCopied => (
             matches!(spec.stage, 1 | 2),
-            "stage 0 has no all-gather, and stage 3 gathers only parameters that it uses at once; use --stage 1",
+            "stage 0 has no all-gather, and stage 3 gathers parameters only just before their use; use --stage 1",
         ),
         _ => return Ok(()),
     };

@@ -159,7 +159,8 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         (
             schedule.goes_in_rounds() && !ga.is_multiple_of(rounds),
             format!("--schedule {schedule} with --ga {ga} and {ranks} ranks"),
-            "the schedule needs equal rounds of microbatches; use a --ga that is a multiple of a pipeline's ranks",
+            "the schedule needs equal rounds of microbatches; use a --ga that is a multiple of the number of ranks \
+             in a pipeline",
         ),
         (
             spec.gradient_clipping > 0.0,

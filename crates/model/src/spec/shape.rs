@@ -145,11 +145,12 @@ impl Shape {
                 "one element of one rank's gradient is infinite",
                 Some("layers.0.norm.weight"),
             ),
-            Shape::SeveralBackwards => {
-                ShapeFacts::new("each microbatch's loss goes backward in two parts", None)
-            }
+            Shape::SeveralBackwards => ShapeFacts::new(
+                "each microbatch's loss has two backward calls, one for each part",
+                None,
+            ),
             Shape::PenaltyBackward => ShapeFacts::new(
-                "a penalty goes backward by itself, outside of the engine's forward",
+                "a penalty from outside of the engine's forward has its own backward call",
                 Some("layers.0.mlp.weight"),
             ),
             Shape::Unmanaged => ShapeFacts::new(
@@ -182,7 +183,7 @@ impl Shape {
                 ShapeFacts::new("the ranks start with different parameters", None)
             }
             Shape::LossBackward => ShapeFacts::new(
-                "the loss goes backward by itself, and not through the engine",
+                "the script calls loss.backward() directly, and not the engine's backward",
                 None,
             )
             .only_on(

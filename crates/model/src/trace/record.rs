@@ -111,7 +111,7 @@ pub enum TraceError {
         reason: NoAnswer,
     },
     /// The trace has no record.
-    #[error("{path}: the trace is empty: its run ended before it had recorded anything")]
+    #[error("{path}: the trace is empty: the run ended before it recorded anything")]
     Empty {
         /// The path of the trace file.
         path: PathBuf,
@@ -221,7 +221,7 @@ mod tests {
         for text in ["", "{\"v\":1,\"ru"] {
             std::fs::write(dir.path().join(TRACE_FILE), text).unwrap();
             let error = Trace::read(dir.path()).unwrap_err().to_string();
-            let wanted = "the trace is empty: its run ended before it had recorded anything";
+            let wanted = "the trace is empty: the run ended before it recorded anything";
             assert!(error.contains(wanted), "{error}");
         }
     }

@@ -67,7 +67,7 @@ impl Nccl {
         for tensor in tensors {
             ensure!(
                 tensor.device().is_cuda() && tensor.is_contiguous(),
-                "NCCL takes contiguous tensors on a GPU, and not {tensor:?}"
+                "NCCL needs contiguous tensors on a GPU, not {tensor:?}"
             );
         }
         self.stream.follow_compute()?;

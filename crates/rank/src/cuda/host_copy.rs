@@ -7,7 +7,7 @@ use tch::{Device, Tensor};
 use super::stream::{SideStream, StreamEvent};
 
 /// A running copy from a GPU to the host, which keeps its two tensors alive.
-#[must_use = "the tensor on the host is incomplete until the copy was waited for"]
+#[must_use = "the tensor on the host is incomplete until the copy has been waited for"]
 pub struct HostCopy {
     end: StreamEvent,
     _source: Tensor,

@@ -123,7 +123,7 @@ impl FlowFault<IpgBuckets> for CopiedEarly {
 
     fn partition_gradient(&mut self, buckets: &mut IpgBuckets) -> Result<Tensor> {
         let host = buckets.partition_gradient()?.device();
-        let copy = self.copy.take().context("a step without a reduction")?;
+        let copy = self.copy.take().context("the step has no reduction")?;
         Ok(copy.f_to_device_(host, Kind::Float, false, true)?)
     }
 }

@@ -51,7 +51,9 @@ fn reason(report: &Report) -> String {
     match (failed, refused()) {
         (Some(failed), _) => format!("{} was not observed: {}", failed.what, failed.why),
         (None, Some(refused)) => format!("weights were not read: {refused}"),
-        (None, None) => "too little could be read; see the end of this report".to_owned(),
+        (None, None) => {
+            "too little of the run could be read; see the end of this report".to_owned()
+        }
     }
 }
 

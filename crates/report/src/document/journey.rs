@@ -56,8 +56,8 @@ pub(super) fn place(report: &Report) -> Option<String> {
     };
     if let (true, Some(microbatch)) = (divergence.outside_backward, divergence.microbatch) {
         return Some(format!(
-            "between the backwards of microbatches {} and {microbatch}, outside of both: the script changed gradients \
-             that were accumulated, or a call of the engine did",
+            "between the backwards of microbatches {} and {microbatch}: the script or a call of the engine changed \
+             accumulated gradients",
             microbatch - 1,
         ));
     }

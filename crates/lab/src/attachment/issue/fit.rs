@@ -59,7 +59,7 @@ fn folded(part: &IssuePart, most: usize) -> String {
     if ["python", "json"].contains(language) || room < 200 {
         return if note.len() <= most { note } else { String::new() };
     }
-    around(&shortened(content, room, &format!("cut; the whole is {place}")))
+    around(&shortened(content, room, &format!("cut; the whole text is {place}")))
 }
 
 /// The first whole lines of a text, at most `most` bytes, followed by the note if lines are missing.
@@ -130,7 +130,7 @@ mod tests {
     fn a_program_is_whole_or_left_out_and_a_log_is_cut() {
         let text = fitted(vec![fold("python", 80_000), fold("text", 80_000)]);
         assert!(text.contains("a log: in the attachment, as run/a.log"), "{}", &text[..200]);
-        assert!(text.contains("… cut; the whole is run/a.log"));
+        assert!(text.contains("… cut; the whole text is run/a.log"));
     }
 
     #[test]

@@ -17,7 +17,8 @@ use zprobe_report::render::markdown::{self, block, code, escaped};
 use zprobe_report::words::one_line;
 
 /// The reason why a run may have no command that repeats it.
-pub(super) const NO_COMMAND: &str = "its DeepSpeed file left dtypes to \"auto\", and the recorded configuration says less than the file";
+pub(super) const NO_COMMAND: &str = "its DeepSpeed file has dtypes of \"auto\", and the recorded configuration \
+                                     lacks other parts of the file";
 
 /// A script with more bytes than this is folded.
 const MOST_SHOWN: usize = 12_000;
@@ -137,9 +138,10 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<IssuePart> 
         Ok(script) => {
             let title = engines::of(material.report.run.spec.engine()).title;
             let ends = if document.verdict == Verdict::Crashed {
-                "It fails as the run did, with an exit code other than 0."
+                "The script fails as the run did, with an exit code other than 0."
             } else {
-                "It prints the weight of each gradient in the update, and its exit code is 1 if a weight is wrong."
+                "The script prints the weight of each gradient in the update, and exits with code 1 if a weight is \
+                 wrong."
             };
             parts.push(IssuePart::Open(format!(
                 "`python {SCRIPT_FILE}` needs only torch{}, and starts its ranks on the CPU by itself. {ends}\n\n",

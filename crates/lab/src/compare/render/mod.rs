@@ -172,7 +172,7 @@ fn norms(page: &mut ComparisonPage, comparison: &Comparison) {
     if comparison.norms.is_empty() {
         return;
     }
-    page.title("Norms of buffers, of the same moment and rank");
+    page.title("Norms of buffers, at the same moment on the same rank");
     for gap in &comparison.norms {
         let apart = match gap.differing {
             0 => String::new(),

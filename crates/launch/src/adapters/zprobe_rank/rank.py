@@ -68,7 +68,7 @@ def poison_memory(channel):
     try:
         deterministic = importlib.import_module("torch.utils.deterministic")
     except ImportError:
-        why = "torch %s cannot fill new memory; torch 2.2 can" % torch.__version__
+        why = "torch %s cannot fill new memory with NaN; use torch 2.2 or newer" % torch.__version__
         channel.emit("not-observed", what="memory that is read before it is written", why=why)
         return
     # torch fills new memory only if deterministic algorithms are enabled, too.

@@ -103,7 +103,7 @@ impl Reader<'_> {
             asked.train = None;
             self.note(
                 &KEYS[..1],
-                &format!("{train} is dropped, since {winner} wins over the file"),
+                &format!("{train} is dropped, since {winner} overrides the file"),
             );
         }
         let world_size = request.world_size.or_else(|| self.infer_world_size(asked, &given));

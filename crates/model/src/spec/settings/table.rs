@@ -152,7 +152,7 @@ settings! {
     "--grad-accum-dtype" grad_accum_dtype: Option<Dtype>, {
         heading: "Engine", placeholder: "DTYPE", engines: ZERO,
         advice: "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
-        default_words: "fp32; ddp: that of the model",
+        default_words: "fp32; ddp: the model's dtype",
         key: ConfigKey::At("data_types.grad_accum_dtype"),
         said: |spec| Some(spec.grad_accum_dtype),
     }
@@ -161,7 +161,7 @@ settings! {
     "--comm-dtype" comm_dtype: Option<Dtype>, {
         heading: "Engine", placeholder: "DTYPE",
         engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2], advice: "use --comm-hook",
-        default_words: "that of the reduced buffer",
+        default_words: "the reduced buffer's dtype",
         key: ConfigKey::At("communication_data_type"),
         said: |spec| spec.comm_dtype,
     }

@@ -38,4 +38,4 @@ def refuse_compression():
         for hook, _ in getattr(it, "_comm_hooks", []):
             name = getattr(hook, "__name__", "")
             if "powerSGD" in name or "quantization" in name:
-                raise Unreadable("the DDP hook %s compresses gradients with losses: weights cannot be read" % name)
+                raise Unreadable("the DDP hook %s compresses gradients lossily: weights cannot be read" % name)

@@ -591,4 +591,4 @@ def failure(error):
     """The message for the user about an error of zprobe itself, without the text of `error`, which may quote data."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     place = "%s:%d" % (os.path.basename(at.filename), at.lineno)
-    return "zprobe failed in %s: %s at %s; please report that" % (at.name, type(error).__name__, place)
+    return "zprobe failed in %s: %s at %s; please report this" % (at.name, type(error).__name__, place)

@@ -40,7 +40,7 @@ class Turns:
         """Ends a turn of a later step, and raises `Unreadable` if the turn differs from that of the first step."""
         now, self.now = self.now, set()
         if len(self.owned) > 1 and not now <= self.owned[self.at]:
-            raise Unreadable("optimizers do not take turns as they did in the first step")
+            raise Unreadable("optimizers step in another order than in the first step")
 
     def idle(self, names):
         """The optimizers that have not stepped yet and hold a trainable parameter with which no optimizer has stepped.
