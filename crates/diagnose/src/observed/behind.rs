@@ -35,13 +35,13 @@ impl Observed<'_> {
             ranks().any(|(rank, it)| it.finished && Some(self.steps_of(rank)) == watched);
         let has_idle =
             |rank: usize| self.script.remarks.get(&rank).is_some_and(|it| !it.idle.is_empty());
-        let has_stepped = |it: &RankProcess<'_>| {
-            matches!(it.last_phase, Some(Event::PhaseEntered { phase: Phase::OptimizerStep, .. }))
+        // After its last optimizer step, a rank is in the forward of the next step.
+        let waits = |it: &RankProcess<'_>| {
+            matches!(it.last_phase, Some(Event::PhaseEntered { phase: Phase::Forward, .. }))
         };
         let lost = ranks().filter(|(_, process)| process.blames_a_peer());
-        let lost = lost.filter(|(rank, process)| {
-            is_over && has_idle(*rank) || some_left && has_stepped(process)
-        });
+        let lost = lost
+            .filter(|(rank, process)| is_over && has_idle(*rank) || some_left && waits(process));
         lost.map(|(rank, _)| rank).chain(self.behind().into_keys()).collect()
     }
 
