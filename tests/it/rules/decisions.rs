@@ -659,7 +659,7 @@ fn constants_of_different_lines_are_listed_apart() {
         assert!(contract.contains(&expected), "{contract}");
         // The microbatches with the additional multiplication are the odd ones.
         let found = report.findings.iter().find(|it| it.code.as_str() == "ZP113");
-        let message = format!("the loss of {which} weighs 2 times as much as that of the others");
+        let message = format!("the loss of {which} has 2 times the weight of the others");
         assert!(found.is_none_or(|it| it.message == message), "{found:#?}");
         assert_eq!(found.is_some(), which != "some microbatches");
     }
@@ -687,9 +687,10 @@ fn a_number_that_is_both_steps_and_ranks_is_named_as_both() {
     let mut trace = recorded("script-clean");
     trace.records.retain(|it| !matches!(it.event, Event::ScriptRemarked(_)));
     let never = diagnose(&changed(trace, |_, loss| apply(loss, 2.0, false, "85")));
-    for (report, what) in
-        [(twice, "once too often"), (never, "not divided by their number (2 each)")]
-    {
+    for (report, what) in [
+        (twice, "divided twice by the accumulation steps or by"),
+        (never, "not divided by their number (2 each)"),
+    ] {
         assert_eq!(codes(&report), ["ZP111"]);
         let found = &report.findings[0];
         assert!(found.message.contains(what), "{}", found.message);

@@ -246,7 +246,7 @@ fn findings_about_a_script_have_a_line_of_the_script() {
 #[test]
 fn a_report_on_a_script_has_no_settings_of_a_model_that_the_script_does_not_have() {
     let text = rendered("script-clean", Form::Markdown);
-    assert!(text.contains("\n- judged: scale and law of the loss"), "{text}");
+    assert!(text.contains("\n- judged: scale and weighting of the loss"), "{text}");
     assert!(text.contains("| gradient_accumulation_steps | 2 |"), "{text}");
     for invented in ["optimizer.lr", "micro_batch_size", "offload", "| model |", "| judged |"] {
         assert!(!text.contains(invented), "{invented}: {text}");
