@@ -429,7 +429,7 @@ impl PlaceIndex {
     }
 
     /// The number of positions that would match `held` from `at` on if signs did not count. The absolute values of
-    /// codes repeat, but their signs never do.
+    /// codes repeat, but no sequence of their signs does.
     fn alternatives(&self, held: &StepValues, at: usize) -> usize {
         let hashes = held.hashes(at..at + self.head);
         hashes.and_then(|[_, sizes]| self.by_size.get(&sizes)).copied().unwrap_or(0)

@@ -215,8 +215,8 @@ fn in_all(by_repeat: &[Vec<Finding>], code: &str) -> bool {
     by_repeat.iter().all(|findings| has(findings, code))
 }
 
-/// True if these findings of a repeat include one of the same rule in the same place as `finding`. A consequence of
-/// the same rule counts too, because its place is unknown.
+/// True if the findings of a repeat contain a finding with the same rule and place as `finding`. A consequence with the
+/// same rule counts in any place, because its place is unknown.
 fn has_alike(findings: &[Finding], finding: &Finding) -> bool {
     let place = |it: &Finding| (it.step, it.microbatch, it.rank, it.bucket, it.param.clone());
     let mut own = findings.iter().filter(|it| it.code == finding.code).peekable();

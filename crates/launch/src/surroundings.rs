@@ -52,7 +52,7 @@ pub(super) fn advice(cause: &io::Error, otherwise: &'static str) -> &'static str
     }
     match cause.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
-            "too many files are open for this shell: raise it with `ulimit -n`, or start fewer ranks"
+            "too many files are open for this shell: raise the limit with `ulimit -n`, or start fewer ranks"
         }
         Some(Errno::ENFILE) => "too many files are open on this machine: start fewer ranks",
         Some(Errno::EAGAIN) => {

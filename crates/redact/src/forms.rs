@@ -18,7 +18,7 @@ const LEAST_INSIDE: usize = 8;
 #[derive(Default)]
 pub(super) struct Search {
     search: Option<AhoCorasick>,
-    /// The kind of each text, and true if the text is only found as a separate word.
+    /// The kind of each text, and a flag that is true if the text must be a separate word to be found.
     kinds: Vec<(Kind, bool)>,
 }
 

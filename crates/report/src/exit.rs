@@ -20,7 +20,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// All exits with a code of zprobe's own, in ascending order of the codes.
+    /// All exits with codes that zprobe itself defines, in ascending order of the codes.
     pub const ALL: [Self; 5] =
         [Self::Clean, Self::Findings, Self::NothingRan, Self::Crashed, Self::Inconclusive];
 

@@ -47,7 +47,7 @@ named_enum! {
         Complete = "complete",
         /// The user interrupted the run.
         Interrupted = "interrupted",
-        /// The trace stops while ranks were still running: zprobe itself was killed, or the trace file was truncated.
+        /// The trace ends although ranks were still running: zprobe itself was killed, or the trace file was truncated.
         CutOff = "cut-off",
     }
 }

@@ -363,7 +363,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Reads a piece that is long enough to be decoded by itself, and returns the elements that differ from their
-    /// surroundings. `None` if the piece has no more elements than there are weights, so that the weights may be
+    /// surroundings. `None` if the piece has no more elements than there are weights, so that the weights may fit by
     /// chance.
     fn read_long(
         &self,

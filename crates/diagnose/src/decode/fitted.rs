@@ -128,7 +128,7 @@ struct Fit {
     error: DVector<f64>,
     /// The bound on the error of a weight.
     tolerance: f64,
-    /// True if `error` is no larger than rounding.
+    /// True if `error` is no larger than a rounding error.
     explained: bool,
 }
 

@@ -52,7 +52,7 @@ impl Factor {
         Self { value, slack: 0.0, is_assumed: false }
     }
 
-    /// Creates the factor with which a rank's own gradients have their planned weight before a reduction.
+    /// Creates the factor that gives a rank's own gradients their planned weight before a reduction.
     fn own(spec: &RunSpec) -> Self {
         Self::exact(1.0 / spec.world_size as f64)
     }

@@ -61,8 +61,9 @@ impl CommonScale {
     }
 
     /// Reads the common factor of elements that are too few to be decoded; `planned` are the sums of codes that the
-    /// plan expects. Returns the factor with which all elements are as planned, or else that of an average over
-    /// `replicas` ranks. `None` if the elements are also too few to show that they are as planned.
+    /// plan expects. Returns the factor for which all elements have their planned values; if no factor fits, returns
+    /// the factor of an average over `replicas` ranks. `None` if there are too few elements even to compare them with
+    /// the plan.
     pub fn of_few(
         spec: &RunSpec,
         replicas: usize,

@@ -335,7 +335,8 @@ fn share_a_weight(rows: &[&[(usize, f64)]], slack: f64) -> bool {
 }
 
 impl Law {
-    /// True if microbatches have different weights, so that the sum of all weights is that of none of them.
+    /// True if microbatches have different weights, so that the sum of all weights differs from the sum that each
+    /// single microbatch shows.
     pub fn is_uneven(&self) -> bool {
         matches!(self, Self::But(..) | Self::Graded(_))
     }

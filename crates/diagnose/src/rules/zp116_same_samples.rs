@@ -47,7 +47,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     found.map(|(seen, ranks)| sighting(case, rule, &ranks, seen.len())).into_iter().collect()
 }
 
-/// Returns the fingerprints of a rank's microbatches, in order; `None` if the samples of some were not seen.
+/// Returns the fingerprints of a rank's microbatches, in order; `None` if the samples of some microbatches were not
+/// seen.
 fn microbatches(case: &Case<'_>, rank: usize) -> Option<Vec<SampleFingerprint>> {
     let losses = case.observed.script.losses.iter();
     let of_rank = losses.filter(|((_, of), _)| *of == rank);

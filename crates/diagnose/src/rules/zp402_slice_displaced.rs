@@ -93,8 +93,8 @@ fn sighting(
     Sighting { finding, scope, merge: Merge::Distance(distance) }
 }
 
-/// Describes a displaced piece: `rank 1: 128 elements from embed.weight[0] on hold the gradients from
-/// layers.0.mlp.bias[3] on`.
+/// Describes a displaced piece: `rank 1: 128 elements, starting at embed.weight[0], hold the gradients that start at
+/// layers.0.mlp.bias[3]`.
 fn describe(case: &Case<'_>, piece: &Displaced) -> String {
     let name = |element: usize| {
         let owner = case.plan.params().iter().position(|p| p.range().contains(&element));

@@ -202,7 +202,7 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
                 .to_owned()
         }
         InVain::BeforeScaling => format!(
-            "gradients were clipped before they were multiplied with {}: the loss scale was still in them",
+            "gradients were clipped before they were multiplied by {}: the loss scale was still in them",
             first.factor.map_or_else(String::new, multiple_text),
         ),
         InVain::NoGradient => {

@@ -72,7 +72,7 @@ impl CommitEnds {
     }
 }
 
-/// Searches for the first commit that behaves like the new end.
+/// Searches for the first commit that behaves like the new end of the range.
 ///
 /// # Errors
 /// When an end contradicts its flag, or git fails.

@@ -54,7 +54,7 @@ pub struct BisectTask {
     /// The repository with the commits; `None` if only releases are searched.
     pub git: Option<GitSource>,
     /// The release whose environment has the requirements of the commits; `None` for the nearest release before the new
-    /// end.
+    /// end of the range.
     pub base_release: Option<Version>,
     /// The finding, if it is known from an earlier run.
     pub signature: Option<FindingSignature>,

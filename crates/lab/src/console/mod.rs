@@ -81,7 +81,7 @@ pub fn commands(text: &str) -> Result<()> {
     written(anstream::stdout().lock(), &visible::text(text))
 }
 
-/// Writes an answer for another zprobe process, which reads this standard output.
+/// Writes an answer to standard output, which another zprobe process reads.
 pub fn answer(line: &str) -> Result<()> {
     written(io::stdout().lock(), &format!("{line}\n"))
 }

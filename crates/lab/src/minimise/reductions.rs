@@ -62,8 +62,7 @@ pub const NUMBERS: &[Number] = &[
     },
 ];
 
-/// The reductions that leave something out of a request: each shape, and each optional setting that the request
-/// gives.
+/// Simpler forms of a request: each form leaves out one shape, or one optional setting that the request gives.
 pub fn left_out(request: &SpecRequest) -> Vec<Reduction> {
     let shapes = request.shapes.iter().map(|&shape| Reduction {
         description: format!("without --shape {shape}"),

@@ -111,7 +111,7 @@ pub enum DeepSpeedFile {
 
 /// The facts about an engine on which a specification depends.
 pub struct Traits {
-    /// The use of a DeepSpeed file by the engine.
+    /// How the engine uses a DeepSpeed configuration file.
     pub deepspeed_file: DeepSpeedFile,
     /// The rule for the ZeRO stage that the engine runs in.
     pub staging: Staging,
@@ -417,7 +417,7 @@ static ZERO_REDUNDANCY: Traits = Traits {
     ..DDP
 };
 
-/// The traits of the user's script, which no request asks for. The ranks of the script find out all other facts.
+/// The traits of the user's script that no request specifies. The ranks of the script find out all other facts.
 static SCRIPT: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Unknown,
     staging: Staging::Always(0),

@@ -138,7 +138,7 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         (
             over_average.is_some() && !fsdp2.force_sum_reduction && replicas < spec.world_size,
             divisor(),
-            "Gloo cannot multiply before it sums, as NCCL does for FSDP2; add --force-sum-reduction true",
+            "FSDP2 needs a multiplication before the sum, which NCCL can do and Gloo cannot; add --force-sum-reduction true",
         ),
         (
             fsdp2.assign_state_dict && spec.has_shape(Shape::Tied),

@@ -158,7 +158,7 @@ impl Shape {
                 None,
             ),
             Shape::LateNoSync => {
-                ShapeFacts::new("DDP's no_sync flag is set after forward, a user's mistake", None)
+                ShapeFacts::new("the user's script sets DDP's no_sync flag too late, after forward", None)
                     .only_on(Engine::Ddp, "only DDP has no_sync; use --engine ddp")
             }
             Shape::Experts => ShapeFacts::new(

@@ -41,7 +41,7 @@ pub struct LossWeighed {
     /// The value of the loss of this microbatch; `None` if the value is infinite or not a number.
     #[serde(default)]
     pub value: Option<f64>,
-    /// Earlier microbatches of the step whose losses go backward again together with this loss.
+    /// Earlier microbatches of this step; backward runs again on their losses, together with this loss.
     #[serde(default)]
     pub again: Vec<usize>,
     /// The gradient of the loss itself, which is 1 unless a hook or an argument of backward changes it.
@@ -268,8 +268,8 @@ pub struct LossConstant {
     /// True if the line of code names a number of microbatches or of ranks.
     #[serde(default)]
     pub counted: bool,
-    /// The integer factor by which the scalar exceeds a number in digits on its line of code; `None` without such a
-    /// factor.
+    /// The integer ratio of the scalar to a literal number on the scalar's line of code; `None` if there is no such
+    /// ratio.
     #[serde(default)]
     pub times: Option<f64>,
     /// The place of the scalar in the user's own code, as `file:line`; `None` if the place was not seen.
@@ -301,7 +301,7 @@ pub struct Block {
     pub kind: String,
     /// The indices of the block's parameters.
     pub params: Vec<usize>,
-    /// The place at which the forward reads the parameters without a gradient, as `file:line`; `None` if there is no
+    /// The place at which forward reads the parameters that have no gradient, as `file:line`; `None` if there is no
     /// such place.
     #[serde(default)]
     pub read: Option<String>,

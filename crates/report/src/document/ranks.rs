@@ -21,7 +21,8 @@ pub(super) fn section(report: &Report) -> Section<'_> {
     Section { is_detail, ..Section::new(Topic::Ranks, "What every rank did last", blocks) }
 }
 
-/// All ranks of a report, in groups that ended alike. If there are many ranks, groups that did not finish come first.
+/// All ranks of a report, grouped by how they ended. If there are many ranks, the groups that did not finish come
+/// first.
 pub fn groups(report: &Report) -> Vec<RankGroup<'_>> {
     let many = report.ranks.len() > MOST_APART;
     let mut groups: Vec<RankGroup<'_>> = Vec::new();

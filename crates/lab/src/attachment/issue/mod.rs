@@ -208,7 +208,7 @@ fn collect_env(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
 }
 
 /// The output of an engine's own script in a folded block. If there is no output, the text tells the reader to run
-/// `zprobe issue --python PATH`, and says what that does (`otherwise`).
+/// `zprobe issue --python PATH`, and `otherwise` says what this command does.
 fn collected(title: &str, output: Option<&str>, otherwise: &str) -> Vec<IssuePart> {
     match output {
         Some(output) => {

@@ -56,7 +56,7 @@ impl ComparisonPage {
         }
     }
 
-    /// Writes a table of rows below a head; all but the first column are right-aligned.
+    /// Writes a table: a header, then the rows. All columns but the first are right-aligned.
     pub fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let mut table = Table::new();
         let preset = if self.is_markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING };

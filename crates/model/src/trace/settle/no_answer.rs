@@ -20,7 +20,7 @@ pub enum NoAnswer {
         /// Descriptions of the ranks' failures, each with the number of the rank.
         failures: Vec<String>,
     },
-    /// A rank stopped watching before an optimizer had stepped.
+    /// The observation of a rank stopped before any optimizer had stepped.
     GaveUp {
         /// The outcome of the command; `None` if zprobe or the user ended the command.
         outcome: Option<Outcome>,

@@ -67,7 +67,7 @@ impl TimeScale {
     }
 }
 
-/// Interpolates linearly between the knots; `pair` returns the value and the result of a knot.
+/// Interpolates linearly between the knots; `pair` returns the x and the y of a knot.
 fn between(knots: &[(u64, u64)], value: u64, pair: impl Fn(&(u64, u64)) -> (u64, u64)) -> u64 {
     let after = knots.partition_point(|knot| pair(knot).0 <= value);
     match (after.checked_sub(1).map(|at| pair(&knots[at])), knots.get(after).map(&pair)) {
