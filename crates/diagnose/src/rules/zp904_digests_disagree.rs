@@ -40,23 +40,25 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
             }
         }
     }
-    let recorded = observed.buffers.all.iter().filter(|it| it.payload.has_content());
-    let is_intact = |buffer: &Buffer<'_>| {
-        buffer.payload.bytes().is_ok_and(|bytes| digest(&bytes) == buffer.payload.digest)
-    };
-    let moments = |buffers: Vec<&Buffer<'_>>| -> Vec<(usize, usize)> {
-        buffers.into_iter().map(|buffer| (buffer.step.unwrap_or(0), buffer.rank)).collect()
-    };
-    let (intact, damaged): (Vec<&Buffer<'_>>, _) = recorded.partition(|buffer| is_intact(buffer));
     let is_sampled =
         |buffer: &Buffer<'_>| observed.model.samples.contains_key(&(buffer.rank, buffer.layout));
-    let misjudged =
-        intact.into_iter().filter(|it| !has_possible_norm(it.payload, is_sampled(it))).collect();
+    let (mut damaged, mut misjudged) = (Vec::new(), Vec::new());
+    for buffer in observed.buffers.all.iter().filter(|it| it.payload.has_content()) {
+        let place = (buffer.step.unwrap_or(0), buffer.rank);
+        match buffer.payload.bytes() {
+            Ok(bytes) if digest(&bytes) == buffer.payload.digest => {
+                if !has_possible_norm(buffer.payload, &bytes, is_sampled(buffer)) {
+                    misjudged.push(place);
+                }
+            }
+            _ => damaged.push(place),
+        }
+    }
     let carried =
         "sent digests over the process group that differ from the digests of the recorded buffers";
     let broken = "recorded buffers that do not match their own digests";
     let wrong = "reported norms that are not the norms of the recorded buffers";
-    [(differing, carried), (moments(damaged), broken), (moments(misjudged), wrong)]
+    [(differing, carried), (damaged, broken), (misjudged, wrong)]
         .into_iter()
         .filter_map(|(seen, what)| {
             seen.first()?;
@@ -73,9 +75,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
 
 /// True if the norm that a rank reported for a buffer fits the recorded elements: the norm of a whole buffer is that of
 /// the elements, and the norm of a buffer with only samples recorded is at least that of the samples.
-fn has_possible_norm(payload: &Payload, is_sampled: bool) -> bool {
-    let Ok(values) = payload.values() else { return false };
-    let right = values.iter().map(|value| value * value).sum::<f64>().sqrt();
+fn has_possible_norm(payload: &Payload, bytes: &[u8], is_sampled: bool) -> bool {
+    let squares = payload.values_of(bytes).into_iter().map(|value| value * value);
+    let right = squares.sum::<f64>().sqrt();
     match payload.norm {
         None => is_sampled || !right.is_finite(),
         Some(norm) if is_sampled => right <= norm * (1.0 + NORM_ERROR),

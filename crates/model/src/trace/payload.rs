@@ -80,14 +80,18 @@ impl Payload {
     /// # Errors
     /// Fails like [`Payload::bytes`].
     pub fn values(&self) -> Result<Vec<f64>, String> {
-        let bytes = self.bytes()?;
-        Ok(match self.dtype {
+        Ok(self.values_of(&self.bytes()?))
+    }
+
+    /// Returns the elements in fp64, read from the buffer's `bytes`.
+    pub fn values_of(&self, bytes: &[u8]) -> Vec<f64> {
+        match self.dtype {
             Dtype::Bf16 => {
-                let halves: Vec<bf16> = words(&bytes).map(bf16::from_bits).collect();
+                let halves: Vec<bf16> = words(bytes).map(bf16::from_bits).collect();
                 halves.to_f64_vec()
             }
             Dtype::Fp16 => {
-                let halves: Vec<f16> = words(&bytes).map(f16::from_bits).collect();
+                let halves: Vec<f16> = words(bytes).map(f16::from_bits).collect();
                 halves.to_f64_vec()
             }
             Dtype::Fp32 => bytes
@@ -96,7 +100,7 @@ impl Payload {
                 .iter()
                 .map(|chunk| f64::from(f32::from_le_bytes(*chunk)))
                 .collect(),
-        })
+        }
     }
 }
 
