@@ -111,7 +111,7 @@ pub enum DeepSpeedFile {
 
 /// The facts about an engine on which a specification depends.
 pub struct Traits {
-    /// How the engine uses a DeepSpeed configuration file.
+    /// The way in which the engine uses a DeepSpeed configuration file.
     pub deepspeed_file: DeepSpeedFile,
     /// The rule for the ZeRO stage that the engine runs in.
     pub staging: Staging,

@@ -157,10 +157,11 @@ impl Shape {
                 "the last microbatch reaches only a tensor outside of the engine",
                 None,
             ),
-            Shape::LateNoSync => {
-                ShapeFacts::new("the user's script sets DDP's no_sync flag too late, after forward", None)
-                    .only_on(Engine::Ddp, "only DDP has no_sync; use --engine ddp")
-            }
+            Shape::LateNoSync => ShapeFacts::new(
+                "the user's script sets DDP's no_sync flag too late, after forward",
+                None,
+            )
+            .only_on(Engine::Ddp, "only DDP has no_sync; use --engine ddp"),
             Shape::Experts => ShapeFacts::new(
                 "each rank holds an expert, to which all ranks send the same data",
                 Some("expert.weight"),
