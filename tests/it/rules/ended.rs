@@ -1,7 +1,7 @@
 //! Scripts whose ranks end apart: the ranks that ZP901 names, and the findings on steps that only some ranks took.
 
 use zprobe_diagnose::diagnose;
-use zprobe_model::trace::{Event, Outcome, REST_OF_SCRIPT, Record, Trace};
+use zprobe_model::trace::{Event, Outcome, Phase, REST_OF_SCRIPT, Record, Trace};
 use zprobe_report::document::Surroundings;
 use zprobe_report::render::render_within;
 use zprobe_report::{Form, OwnWords, Report, Verdict};
@@ -102,4 +102,83 @@ fn a_rank_that_failed_before_its_parameters_had_numbers_may_have_used_all_of_the
         }
     });
     assert_eq!(codes(&diagnose(&trace)), Vec::<&str>::new());
+}
+
+#[test]
+fn a_rank_that_loses_the_others_because_an_optimizer_never_stepped_has_not_crashed() {
+    let mut trace = recorded("script-optimizer-idle");
+    crash(&mut trace, 1, |event| *event == Event::Finished, "Connection closed by peer");
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP606"]));
+}
+
+#[test]
+fn a_rank_that_skips_a_step_and_then_waits_for_the_finished_ranks_has_not_hung() {
+    let hangs = |gives_up: bool| {
+        let mut trace = recorded("script-clean");
+        for record in &mut trace.records {
+            if record.rank == Some(1) && record.event == Event::Finished {
+                record.event =
+                    Event::WindowGivenUp { step: if gives_up { 1 } else { 0 }, microbatches: 2 };
+            } else if let Event::RankExited { rank: 1, outcome } = &mut record.event {
+                *outcome = Outcome::Reaped;
+            }
+        }
+        let first =
+            trace.records.iter().position(|it| matches!(it.event, Event::RankExited { .. }));
+        let silence = Event::TimedOut { silent: vec![1], timeout_s: 40, waiting: Vec::new() };
+        let silence =
+            Record { rank: None, event: silence, ..trace.records[first.unwrap()].clone() };
+        trace.records.insert(first.unwrap(), silence);
+        diagnose(&trace)
+    };
+    let report = hangs(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP606"]));
+    assert_eq!(codes(&hangs(false)), ["ZP902"]);
+}
+
+#[test]
+fn a_rank_that_is_ended_before_it_ever_stepped_has_not_crashed() {
+    let mut trace = recorded("script-clean");
+    trace.records.retain_mut(|record| {
+        if let Event::RankExited { rank: 1, outcome } = &mut record.event {
+            *outcome = Outcome::Unseen;
+        }
+        let is_of_backward = matches!(
+            record.event,
+            Event::RankReady { .. }
+                | Event::PhaseEntered { phase: Phase::Backward, .. }
+                | Event::LossWeighed(_)
+                | Event::GraphWalked { .. }
+                | Event::HooksFired { .. }
+        );
+        record.rank != Some(1) || is_of_backward
+    });
+    let report = diagnose(&trace);
+    assert_eq!(report.verdict, Verdict::Findings);
+    assert!(codes(&report).contains(&"ZP606"), "{:#?}", report.findings);
+    assert!(!codes(&report).contains(&"ZP901"), "{:#?}", report.findings);
+}
+
+#[test]
+fn a_rank_that_waits_after_its_last_step_for_finished_ranks_has_not_crashed() {
+    // The rank is in the forward or in the backward of step 2 when it loses the connection.
+    let lost_in = |phase: Phase| {
+        let mut trace = recorded("script-clean");
+        edit(&mut trace, 1, |event| {
+            if let Event::PhaseEntered { step: 2, microbatch: 0, phase: entered } = event {
+                *entered = phase;
+            }
+        });
+        let is_next = |event: &Event| {
+            event.moment().0 == Some(2) && !matches!(event, Event::PhaseEntered { .. })
+        };
+        crash(&mut trace, 1, is_next, CLOSED);
+        diagnose(&trace)
+    };
+    let between = lost_in(Phase::Forward);
+    assert!(!codes(&between).contains(&"ZP901"), "{:#?}", between.findings);
+    assert_ne!(between.verdict, Verdict::Crashed);
+    let inside = lost_in(Phase::Backward);
+    assert!(codes(&inside).contains(&"ZP901"), "{:#?}", inside.findings);
 }

@@ -14,6 +14,7 @@ mod many_ranks;
 mod repeated;
 mod sampled;
 mod scenarios;
+mod script_losses;
 mod simulated;
 
 use std::collections::BTreeSet;

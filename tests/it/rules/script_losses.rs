@@ -1,0 +1,209 @@
+//! Scripts whose losses have other weights than a mean: the findings about terms, and the line about the loss.
+
+use zprobe_diagnose::diagnose;
+use zprobe_model::trace::{ConstantKind, Event, LossWeighed, TermOf, Trace};
+use zprobe_report::{Report, Verdict};
+
+use super::scenarios::{edit, recorded};
+
+fn codes(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| finding.code.as_str()).collect()
+}
+
+/// The report on a correct script's trace in which `change` has changed each loss of each rank.
+fn with_losses(change: impl Fn(usize, &mut LossWeighed)) -> Report {
+    diagnose(&changed(recorded("script-clean"), change))
+}
+
+/// The trace in which `change` has changed each loss of each rank.
+fn changed(mut trace: Trace, change: impl Fn(usize, &mut LossWeighed)) -> Trace {
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::LossWeighed(loss) = event {
+                change(rank, loss);
+            }
+        });
+    }
+    trace
+}
+
+/// Multiplies all weights of the only term of a loss.
+fn scale(loss: &mut LossWeighed, factor: f64) {
+    let term = &mut loss.terms[0];
+    term.least *= factor;
+    term.most *= factor;
+    term.total *= factor;
+    term.runs.iter_mut().for_each(|(_, weight)| *weight *= factor);
+}
+
+/// Multiplies or divides the only term of a loss at another line of the script.
+fn apply(loss: &mut LossWeighed, factor: f64, divides: bool, line: &str) {
+    scale(loss, if divides { 1.0 / factor } else { factor });
+    let mut constant = loss.terms[0].constants[0].clone();
+    (constant.factor, constant.divides) = (factor, divides);
+    (constant.kind, constant.at) =
+        (ConstantKind::Int, Some(format!("examples/train/ddp.py:{line}")));
+    loss.terms[0].constants.insert(0, constant);
+}
+
+/// The report on a correct script's trace with a second term in each loss. The second term is divided like
+/// the first, and is summed over padding or not.
+fn beside_a_term(sees_padding: bool) -> Report {
+    with_losses(|_, loss| {
+        let mut beside = loss.terms[0].clone();
+        (beside.of, beside.name) = (TermOf::Elements, "Pow".to_owned());
+        if sees_padding {
+            beside.elements = beside.shape.iter().product();
+            beside.total = beside.least * beside.elements as f64;
+            beside.runs = vec![(beside.elements, beside.least)];
+        }
+        loss.terms.push(beside);
+    })
+}
+
+#[test]
+fn a_term_without_the_mask_of_the_other_is_found() {
+    let report = beside_a_term(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP115"]));
+    let message = &report.findings[0].message;
+    assert!(message.contains("has no mask"), "{message}");
+    let report = beside_a_term(false);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
+/// The report on a correct script's trace in whose last step the loss of microbatch 1 weighs twice as much:
+/// by a divisor, or by a weight that the script applies.
+fn heavy_in_one_step(divides: bool) -> Report {
+    with_losses(|_, loss| {
+        if (loss.step, loss.microbatch) == (2, 1) {
+            scale(loss, 2.0);
+            let mut constants = loss.terms[0].constants.iter_mut();
+            let constant = constants.find(|it| it.divides == divides).expect("a constant");
+            constant.factor *= if divides { 0.5 } else { 2.0 };
+        }
+    })
+}
+
+#[test]
+fn a_microbatch_that_weighs_more_in_one_step_is_found_if_it_is_divided_by_less() {
+    let report = heavy_in_one_step(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Findings, vec!["ZP113"]));
+    let [found] = &report.findings[..] else { unreachable!() };
+    assert!(found.message.starts_with("in step 2 the loss of microbatch 1"), "{}", found.message);
+    let report = heavy_in_one_step(false);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+}
+
+/// A fact that a report states about the loss.
+fn fact<'a>(report: &'a Report, name: &str) -> &'a str {
+    &report.run.engine_facts[name]
+}
+
+#[test]
+fn constants_of_different_lines_are_listed_apart() {
+    let cases: [(&[(usize, usize)], &str); 4] = [
+        (&[(0, 0), (1, 0)], "microbatch 0 of every rank"),
+        (&[(0, 0), (0, 1)], "rank 0"),
+        (&[(1, 1)], "microbatch 1 of rank 1"),
+        (&[(0, 0), (1, 1)], "some microbatches"),
+    ];
+    for (having, which) in cases {
+        let report = with_losses(|rank, loss| {
+            if having.contains(&(rank, loss.microbatch)) {
+                apply(loss, 2.0, false, "85");
+            }
+        });
+        let contract = fact(&report, "contract");
+        let expected = format!(
+            "× 2 (examples/train/ddp.py:79); ÷ 116 (examples/train/ddp.py:79); × 2 (examples/train/ddp.py:85) for {which}; "
+        );
+        assert!(contract.contains(&expected), "{contract}");
+        // The microbatches with the additional multiplication are the odd ones.
+        let found = report.findings.iter().find(|it| it.code.as_str() == "ZP113");
+        let message = format!("the loss of {which} has 2 times the weight of the others");
+        assert!(found.is_none_or(|it| it.message == message), "{found:#?}");
+        assert_eq!(found.is_some(), which != "some microbatches");
+    }
+}
+
+#[test]
+fn a_rank_that_weighs_more_is_no_missing_division_and_no_mask() {
+    for times in [2.0, 3.0] {
+        let report = with_losses(|rank, loss| {
+            let term = &mut loss.terms[0];
+            (term.elements, term.shape) = (29, vec![29]);
+            term.total = 29.0 * term.least;
+            scale(loss, if rank == 1 { times } else { 1.0 });
+        });
+        assert_eq!(codes(&report), ["ZP113"]);
+        assert!(report.findings[0].consequences.is_empty(), "{:#?}", report.findings);
+        let judged = fact(&report, "judged");
+        assert!(judged.contains(" times a mean: microbatches have different weights)"), "{judged}");
+    }
+}
+
+#[test]
+fn a_number_that_is_both_steps_and_ranks_is_named_as_both() {
+    let twice = with_losses(|_, loss| apply(loss, 2.0, true, "85"));
+    let mut trace = recorded("script-clean");
+    trace.records.retain(|it| !matches!(it.event, Event::ScriptRemarked(_)));
+    let never = diagnose(&changed(trace, |_, loss| apply(loss, 2.0, false, "85")));
+    for (report, what) in [
+        (twice, "divided twice by the accumulation steps or by"),
+        (never, "not divided by their number (2 each)"),
+    ] {
+        assert_eq!(codes(&report), ["ZP111"]);
+        let found = &report.findings[0];
+        assert!(found.message.contains(what), "{}", found.message);
+        let both = "2 is both the accumulation steps and the number of ranks";
+        assert!(found.evidence.iter().any(|it| it.starts_with(both)), "{:#?}", found.evidence);
+    }
+    // The engine averages over the ranks, so that only the division by the steps can be missing.
+    let steps = with_losses(|_, loss| apply(loss, 2.0, false, "85"));
+    assert!(steps.findings[0].message.contains("never divided by the accumulation steps (2)"));
+    // No other code divides by 2, so that only the engine's division can be repeated.
+    let ranks = with_losses(|_, loss| {
+        scale(loss, 0.5);
+        loss.terms[0].constants.retain(|it| it.divides);
+    });
+    assert!(ranks.findings[0].message.contains("divided by the number of ranks (2) twice"));
+}
+
+#[test]
+fn a_report_describes_the_loss_of_one_step() {
+    let report = with_losses(|_, loss| scale(loss, [1.0, 0.7, 0.9][loss.step]));
+    assert_eq!(report.verdict, Verdict::Clean);
+    let (contract, judged) = (fact(&report, "contract"), fact(&report, "judged"));
+    assert!(contract.starts_with("loss: in step 1, sum over "), "{contract}");
+    assert!(contract.contains("together 0.7: "), "{contract}");
+    assert!(judged.contains("(0.7 times a mean, for an unknown reason)"), "{judged}");
+}
+
+#[test]
+fn the_scale_of_a_step_with_unequal_microbatches_has_a_reason() {
+    let trace = changed(recorded("script-unequal-microbatches"), |_, loss| scale(loss, 0.7));
+    let report = diagnose(&trace);
+    assert_eq!(codes(&report), ["ZP108"]);
+    let judged = fact(&report, "judged");
+    assert!(
+        judged.contains(" times a mean: ranks took different numbers of microbatches)"),
+        "{judged}"
+    );
+}
+
+#[test]
+fn old_gradients_of_the_first_step_have_their_weight_in_the_next_step() {
+    let report = diagnose(&recorded("script-never-cleared"));
+    assert_eq!(codes(&report), ["ZP106"]);
+    let found = &report.findings[0];
+    assert_eq!(found.step, Some(1));
+    let first = "weights in the optimizer's input of step 1 on rank 0: [[1, 1], [1, 1]]";
+    assert_eq!(found.evidence[0], first);
+    for entry in &report.contributions {
+        assert_eq!(
+            (&entry.weights, &entry.leftover),
+            (&vec![vec![1.0; 2]; 2], &vec![vec![1.0; 2]; 2])
+        );
+        assert!(entry.residual <= entry.tolerance && !entry.as_planned, "{entry:#?}");
+    }
+}
