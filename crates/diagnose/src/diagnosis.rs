@@ -1,5 +1,7 @@
 //! The diagnosis of a recorded run, from the trace to the report.
 
+use std::cell::OnceCell;
+
 use zprobe_model::trace::Trace;
 use zprobe_report::{Ending, Finding, Report, Schema, Verdict};
 use zprobe_zoo::name_known_bugs;
@@ -43,8 +45,18 @@ pub fn examine(trace: &Trace, repeats: Option<&FirstDifference>) -> Report {
         decoded.refuse(why.clone());
     }
     let is_apart = apart.is_some();
-    let case =
-        Case { observed, plan, placement, missing, norms, decoded, deviations, is_apart, repeats };
+    let case = Case {
+        observed,
+        plan,
+        placement,
+        missing,
+        norms,
+        decoded,
+        deviations,
+        is_apart,
+        repeats,
+        displacements: OnceCell::new(),
+    };
     let mut findings = causes::arrange(&case, RULES, rules::check_all(&case));
     findings.sort_by_key(|finding| !rules::is_crash(finding.code));
     for finding in &mut findings {

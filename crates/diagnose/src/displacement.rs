@@ -4,7 +4,7 @@
 //! that is not as planned is searched for at all other places, in several steps at once, because steps have different
 //! codes. The piece may come from the sum over the ranks, or from the rank's own gradients before the sum.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
@@ -12,12 +12,14 @@ use zprobe_model::spec::{LARGEST_WHOLE, Model, Plan, Point};
 
 use crate::bounds;
 use crate::case::Case;
+use crate::deviation::{Deviation, Pattern};
 use crate::infinity;
 use crate::norm::Clipping;
 use crate::placement::Fragment;
+use crate::scope::Extent;
 
 /// The largest number of steps that are examined together. Codes repeat, so that more steps add no information.
-pub const MOST_STEPS: usize = 4;
+const MOST_STEPS: usize = 4;
 
 /// The smallest number of elements that are compared to look up a place.
 const SHORTEST_HEAD: usize = 8;
@@ -33,6 +35,9 @@ pub enum DisplacedContent {
     OwnDivided,
     /// The sum that is planned for the place where the piece lies, plus the sum of the displaced elements.
     Added,
+    /// The sum that is planned for the place where the piece lies, except that this rank's share is that of the
+    /// displaced elements.
+    ShareOf(usize),
 }
 
 /// A piece of an optimizer's input that belongs somewhere else.
@@ -56,18 +61,111 @@ impl Displaced {
     pub fn distance(&self) -> i64 {
         self.content as i64 - self.place as i64
     }
+
+    /// Describes the piece: `rank 1: 128 elements from embed.weight[0] on hold the gradients from layers.0.mlp.bias[3]
+    /// on`.
+    pub fn describe(&self, case: &Case<'_>) -> String {
+        let name = |element: usize| {
+            let owner = case.plan.params().iter().position(|p| p.range().contains(&element));
+            owner.map_or_else(
+                || "nothing".to_owned(),
+                |param| {
+                    let offset = element - case.plan.params()[param].offset;
+                    format!("{}[{offset}]", case.observed.model.param_name(param))
+                },
+            )
+        };
+        let (rank, place, content) = (self.rank, name(self.place), name(self.content));
+        let elements = format!("rank {rank}: {} elements from {place} on", self.elements);
+        match self.held {
+            DisplacedContent::Sum => format!("{elements} hold the gradients from {content} on"),
+            DisplacedContent::Own => {
+                format!("{elements} hold the gradients from {content} on, only of rank {rank}")
+            }
+            DisplacedContent::OwnDivided => format!(
+                "{elements} hold the gradients from {content} on, only of rank {rank}, divided by the number of ranks"
+            ),
+            DisplacedContent::Added => {
+                format!("{elements} also contain the gradients from {content} on")
+            }
+            DisplacedContent::ShareOf(of) => {
+                format!("{elements} contain the gradients of rank {of} from {content} on")
+            }
+        }
+    }
+}
+
+/// Pieces that are displaced in the same way in several steps.
+#[derive(Clone, Debug)]
+pub struct Displacement {
+    /// The pieces; at least one.
+    pub pieces: Vec<Displaced>,
+    /// The steps in which exactly these pieces are displaced.
+    pub steps: Extent<usize>,
+}
+
+impl Displacement {
+    /// True if the shares of single ranks are displaced, and not whole sums.
+    pub fn is_of_shares(&self) -> bool {
+        self.pieces.iter().all(|piece| matches!(piece.held, DisplacedContent::ShareOf(_)))
+    }
+}
+
+/// Finds the displacements that explain deviations without a known pattern.
+pub fn displacements(case: &Case<'_>) -> Vec<Displacement> {
+    let unexplained = |it: &&Deviation| it.pattern == Pattern::Unexplained;
+    let mut left: Vec<&Deviation> = case.deviations.iter().filter(unexplained).collect();
+    let mut found = Vec::new();
+    while let Some(step) = left.iter().map(|it| it.step).min() {
+        let here: Vec<_> = left.iter().filter(|it| it.step == step).map(|it| &it.params).collect();
+        let (of_these, others): (Vec<_>, _) =
+            left.iter().partition(|it| here.contains(&&it.params));
+        left = others;
+        // Several steps together reveal shorter pieces. If they have no displaced piece in common, the first step is
+        // searched by itself.
+        let mut steps: Vec<usize> = of_these.iter().map(|it| it.step).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        steps.truncate(MOST_STEPS);
+        let mut pieces = find(case, &steps);
+        if pieces.is_empty() && steps.len() > 1 {
+            steps.truncate(1);
+            pieces = find(case, &steps);
+        }
+        // A search is expensive. If it found nothing, the same parameters are not searched again. If it found pieces,
+        // the other steps are only checked for the same pieces.
+        if pieces.is_empty() {
+            continue;
+        }
+        let mut again: BTreeMap<usize, bool> = steps.iter().map(|step| (*step, true)).collect();
+        let mut is_again = |it: &&Deviation| {
+            *again.entry(it.step).or_insert_with(|| is_again(case, it.step, &pieces))
+        };
+        let (same, different): (Vec<&Deviation>, Vec<_>) =
+            of_these.into_iter().partition(&mut is_again);
+        left.extend(different);
+        let steps = same.into_iter().map(|it| it.step).collect();
+        found.push(Displacement { pieces, steps });
+    }
+    found
 }
 
 /// Finds the pieces of the optimizers' input that are displaced in the same way in all of `steps`.
 ///
 /// A piece that is too short to be certain by itself counts together with all others at the same distance.
-pub fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
+fn find(case: &Case<'_>, steps: &[usize]) -> Vec<Displaced> {
     if case.observed.spec.model != Model::Coded || case.plan.numel() > LARGEST_WHOLE {
         return Vec::new();
     }
     let sums = PlaceIndex::new(StepValues::planned(case, steps, None));
-    let instead = in_place_of_others(case, steps, &sums);
-    if instead.is_empty() { added_to_others(case, steps, &sums) } else { instead }
+    let mut pieces = in_place_of_others(case, steps, &sums);
+    if pieces.is_empty() {
+        pieces = added_to_others(case, steps, &sums);
+    }
+    if pieces.is_empty() {
+        pieces = shares_of_ranks(case, steps, &sums);
+    }
+    pieces
 }
 
 /// Finds displaced pieces that replaced the gradients of the place where they lie.
@@ -123,6 +221,42 @@ fn added_to_others(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Vec<D
         }
     }
     displaced(&candidates)
+}
+
+/// Finds pieces in which one rank's share of the sum belongs to other elements, as happens if the rank reduces its
+/// parameters in another order than the other ranks.
+fn shares_of_ranks(case: &Case<'_>, steps: &[usize], sums: &PlaceIndex) -> Vec<Displaced> {
+    let ranks = case.observed.spec.world_size;
+    if ranks == 1 || case.plan.numel().saturating_mul(ranks) > LARGEST_WHOLE {
+        return Vec::new();
+    }
+    let consumed = consumed(case, steps);
+    let (mut candidates, mut wrong) = (Vec::new(), BTreeSet::new());
+    for of in 0..ranks {
+        let share = PlaceIndex::new(StepValues::planned(case, steps, Some(of)));
+        let others = sums.elements.without(&share.elements, 0);
+        for (rank, parts) in &consumed {
+            for ConsumedPart { flat, held } in parts {
+                let left = held.without(&others, flat.start);
+                let is_right = |at| share.elements.alike(flat.start + at, &left, at);
+                let mut at = 0;
+                while at < flat.len() {
+                    let right = is_right(at);
+                    if right == 0 {
+                        wrong.insert((*rank, flat.start + at));
+                    }
+                    at += right.max(1);
+                }
+                let places = [(DisplacedContent::ShareOf(of), &share)];
+                candidates.extend(in_piece(*rank, flat, &left, is_right, &places));
+            }
+        }
+    }
+    // A share has few different values, so pieces of it are found by chance in wrong values of any kind. An order that
+    // differs explains most of the wrong values.
+    let pieces = displaced(&candidates);
+    let explained: usize = pieces.iter().map(|piece| piece.elements).sum();
+    if explained * 2 >= wrong.len() { pieces } else { Vec::new() }
 }
 
 /// Returns those candidates that do not agree by chance.
@@ -235,7 +369,7 @@ fn in_piece(
 
 /// True if the same pieces are displaced in the same way in the optimizers' input of `step`. This check is cheap,
 /// because it searches no places.
-pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
+fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
     let sums = StepValues::planned(case, &[step], None);
     let consumed = consumed(case, &[step]);
     let is_there = |piece: &Displaced| {
@@ -247,6 +381,11 @@ pub fn is_again(case: &Case<'_>, step: usize, displaced: &[Displaced]) -> bool {
                     DisplacedContent::Added => {
                         let left = held.without(&sums, flat.start);
                         sums.alike(piece.content, &left, at) >= piece.elements
+                    }
+                    DisplacedContent::ShareOf(rank) => {
+                        let share = StepValues::planned(case, &[step], Some(rank));
+                        let left = held.without(&sums.without(&share, 0), flat.start);
+                        share.alike(piece.content, &left, at) >= piece.elements
                     }
                     DisplacedContent::Own | DisplacedContent::OwnDivided => {
                         let own = StepValues::planned(case, &[step], Some(piece.rank));

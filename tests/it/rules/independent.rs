@@ -122,12 +122,33 @@ type Change = fn(&mut [f32]);
 /// The trace of a run in which the optimizer of rank 1 consumed changed values, with the step of each change.
 fn changed(changes: &[(usize, Change)]) -> Trace {
     let mut trace = Simulation::new(request(), Cut::Replicated).trace();
-    edit(&mut trace, 1, |event| {
+    for (step, change) in changes {
+        change_input(&mut trace, 1, *step, change);
+    }
+    trace
+}
+
+/// The trace of a run of this number of ranks, in which the optimizers of `owners` consumed changed values in step 0.
+fn changed_in_step_0(ranks: usize, owners: &[usize], change: impl Fn(&mut [f32])) -> Trace {
+    let mut trace = Simulation::new(request_of(ranks), Cut::Replicated).trace();
+    for owner in owners {
+        change_input(&mut trace, *owner, 0, &change);
+    }
+    trace
+}
+
+fn request_of(ranks: usize) -> SpecRequest {
+    SpecRequest { world_size: Some(ranks), ..request() }
+}
+
+/// Changes the values that a rank's optimizer consumed in a step.
+fn change_input(trace: &mut Trace, rank: usize, step: usize, change: impl Fn(&mut [f32])) {
+    edit(trace, rank, |event| {
         let Event::Buffer { step: Some(at), point: Point::OptimizerInput, payload, .. } = event
         else {
             return;
         };
-        for (_, change) in changes.iter().filter(|(step, _)| step == at) {
+        if *at == step {
             let mut values: Vec<f32> =
                 payload.values().unwrap().into_iter().map(|value| value as f32).collect();
             change(&mut values);
@@ -135,7 +156,6 @@ fn changed(changes: &[(usize, Change)]) -> Trace {
             *payload = Payload::new(payload.dtype, &bytes, payload.norm.unwrap_or_default());
         }
     });
-    trace
 }
 
 /// Overwrites values with foreign ones, which no gradient of the run explains and which are not displaced
@@ -191,35 +211,51 @@ fn short_pieces_that_are_displaced_alike_are_found_together() {
     assert!(consumed(&report).iter().all(|(code, _)| *code == "ZP107"), "{report:#?}");
 }
 
-#[test]
-fn own_gradients_at_another_place_are_found_as_such() {
-    let mut simulation = Simulation::new(request(), Cut::Replicated);
+/// The share of rank 1 in the optimizers' input of step 0, in a run of this number of ranks.
+fn share_of_rank_1(ranks: usize) -> Vec<f32> {
+    let mut simulation = Simulation::new(request_of(ranks), Cut::Replicated);
     let alone = |at: Place<'_>, right: f64| if at.source.1 == 1 { right } else { 0.0 };
     simulation.weight = Box::new(alone);
     let trace = simulation.trace();
-    let own = trace.records.iter().find_map(|record| match &record.event {
+    let share = trace.records.iter().find_map(|record| match &record.event {
         Event::Buffer { step: Some(0), point: Point::OptimizerInput, payload, .. } => {
             Some(payload.values().unwrap())
         }
         _ => None,
     });
-    let own: Vec<f32> = own.unwrap().into_iter().map(|value| value as f32).collect();
-    let mut trace = Simulation::new(request(), Cut::Replicated).trace();
-    edit(&mut trace, 1, |event| {
-        if let Event::Buffer { step: Some(0), point: Point::OptimizerInput, payload, .. } = event {
-            let mut values: Vec<f32> =
-                payload.values().unwrap().into_iter().map(|value| value as f32).collect();
-            // The values of the last parameter are replaced by those from the beginning of the second
-            // parameter.
-            values[344..].copy_from_slice(&own[34..][..39]);
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            *payload = Payload::new(payload.dtype, &bytes, payload.norm.unwrap_or_default());
-        }
-    });
-    let report = diagnose(&trace);
+    share.unwrap().into_iter().map(|value| value as f32).collect()
+}
+
+#[test]
+fn own_gradients_at_another_place_are_found_as_such() {
+    let own = share_of_rank_1(2);
+    // The values of the last parameter are replaced by those from the beginning of the second parameter.
+    let report = diagnose(&changed_in_step_0(2, &[1], |values| {
+        values[344..].copy_from_slice(&own[34..][..39]);
+    }));
     assert_eq!(consumed(&report), [("ZP402", Some(0))], "{report:#?}");
     let evidence = &report.findings[0].evidence[0];
     assert!(evidence.contains("on, only of rank 1, divided"), "{evidence}");
+}
+
+#[test]
+fn a_rank_that_reduces_its_parameters_in_another_order_is_named() {
+    let share = share_of_rank_1(4);
+    let others = |values: &mut [f32]| {
+        for at in 0..39 {
+            values[344 + at] += share[34 + at] - share[344 + at];
+        }
+    };
+    let report = diagnose(&changed_in_step_0(4, &[0, 1, 2, 3], others));
+    // The recorded norms are those of the unchanged values, which is ZP904.
+    let [finding, _] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert_eq!((finding.code.as_str(), finding.rank), ("ZP802", Some(1)), "{finding:#?}");
+    assert!(finding.evidence[0].contains("contain the gradients of rank 1 from"), "{finding:#?}");
+    // Foreign values that were added to a sum are nobody's share.
+    let report = diagnose(&changed_in_step_0(4, &[0, 1, 2, 3], |values| {
+        (0..39).for_each(|at| values[344 + at] += (at * at % 7) as f32);
+    }));
+    assert!(report.findings.iter().all(|it| it.code != "ZP802"), "{report:#?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::case::Case;
 use crate::deviation::Pattern;
+use crate::displacement::DisplacedContent;
 use crate::observed::{BucketFlush, EnteredCollective};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
@@ -21,7 +22,8 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let sighting = collectives(case, rule).or_else(|| buckets(case, rule));
+    let sighting =
+        collectives(case, rule).or_else(|| buckets(case, rule)).or_else(|| shares(case, rule));
     sighting.into_iter().collect()
 }
 
@@ -88,4 +90,32 @@ fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             (flush.rank, abridged(&flush.params.iter().map(name).collect::<Vec<_>>()))
         }));
     Some(Sighting::new(finding, Scope { steps, ..Scope::default() }))
+}
+
+/// Reports that the sum over the ranks joined gradients of different elements: one rank's share is displaced, and the
+/// shares of the other ranks are in place.
+fn shares(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let displacement = case.displacements().iter().find(|it| it.is_of_shares())?;
+    let ranks = displacement.pieces.iter().filter_map(|piece| match piece.held {
+        DisplacedContent::ShareOf(rank) => Some(rank),
+        _ => None,
+    });
+    let ranks: Vec<usize> = ranks.collect::<BTreeSet<_>>().into_iter().collect();
+    let mut finding = rule.finding(
+        "the ranks reduced different elements with each other: their buckets hold different parameters, or the same \
+         in another order"
+            .to_owned(),
+    );
+    finding.step = displacement.steps.first().copied();
+    // A single rank whose share is displaced is at fault; of two ranks, neither is known to be at fault.
+    if let ([rank], 3..) = (&ranks[..], case.observed.spec.world_size) {
+        finding.rank = Some(*rank);
+        finding.message = format!(
+            "rank {rank} reduced its gradients with those of other elements: its buckets hold other parameters than \
+             those of the other ranks, or the same in another order"
+        );
+    }
+    let lines: Vec<String> = displacement.pieces.iter().map(|piece| piece.describe(case)).collect();
+    finding.evidence.push(abridged(&lines));
+    Some(Sighting::new(finding, Scope { steps: displacement.steps.clone(), ..Scope::default() }))
 }
