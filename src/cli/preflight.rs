@@ -9,7 +9,7 @@ use zprobe_model::spec::settings::Placing;
 use zprobe_model::spec::{BackendChoice, DeviceChoice, SpecRequest};
 use zprobe_model::trace::Trace;
 use zprobe_report::render::machines;
-use zprobe_report::{Exit, Report};
+use zprobe_report::{Exit, Report, Verdict};
 
 use super::interpreter::Python;
 use super::nodes::Nodes;
@@ -46,9 +46,14 @@ pub struct PreflightArgs {
 /// Makes the run, and prints one line for each machine and the verdict.
 pub fn main(args: PreflightArgs) -> Result<Exit> {
     let PreflightArgs { placing, python, out, export_json, nodes, config: _ } = args;
+    let fell_back = placing.0.device.is_none() && !native::driver_is_there();
     let run = run::RunArgs::of(settings(placing.0), nodes, python, out)?;
     run.make(&|report: &Report, trace: &Trace, _: &Path| {
-        console::print(&machines(report, trace)?)?;
+        let mut report = report.clone();
+        if fell_back {
+            doubt(&mut report);
+        }
+        console::print(&machines(&report, trace)?)?;
         if let Some(path) = &export_json {
             write(path, &report.to_json()?)?;
         }
@@ -65,4 +70,17 @@ fn settings(placing: SpecRequest) -> SpecRequest {
     let backend = placing.backend.or(on_gpus.then_some(BackendChoice::Nccl));
     let gradient_accumulation_steps = Some(MICROBATCHES);
     SpecRequest { device, backend, gradient_accumulation_steps, ..placing }
+}
+
+/// Makes a clean report inconclusive, because the ranks ran on the CPU and nobody asked for that: a job that needs GPUs
+/// must not start on a node without a driver.
+fn doubt(report: &mut Report) {
+    if report.verdict == Verdict::Clean {
+        report.verdict = Verdict::Inconclusive;
+        report.not_exercised.push(
+            "GPUs: this machine has no GPU driver, so the ranks ran on the CPU; --device cpu asks for a check of the \
+             CPU alone"
+                .to_owned(),
+        );
+    }
 }

@@ -31,6 +31,23 @@ fn a_machine_whose_ranks_do_as_planned_is_a_line_and_exit_code_0() {
 }
 
 #[test]
+fn a_machine_without_gpus_is_inconclusive_unless_the_cpu_was_asked_for() {
+    if driver_is_there() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let output = preflight(&dir, &["--nproc-per-node", "2", "--export-json", "it.json"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        said.contains("inconclusive: no GPU was checked: this machine has no GPU driver"),
+        "{said}"
+    );
+    let report = std::fs::read_to_string(dir.path().join("it.json")).unwrap();
+    assert!(report.contains(r#""verdict": "inconclusive""#), "{report}");
+}
+
+#[test]
 fn a_gpu_that_is_missing_is_not_made_up_for() {
     if driver_is_there() {
         return;

@@ -47,13 +47,15 @@ pub fn headline(report: &Report) -> String {
 /// The reason why a complete run is inconclusive.
 fn reason(report: &Report) -> String {
     let failed = report.run.not_observed.iter().find(|it| it.why.starts_with("zprobe failed"));
-    let refused = || report.not_exercised.iter().find_map(|it| it.strip_prefix("weights of "));
-    match (failed, refused()) {
-        (Some(failed), _) => format!("{} was not observed: {}", failed.what, failed.why),
-        (None, Some(refused)) => format!("weights were not read: {refused}"),
-        (None, None) => {
-            "too little of the run could be read; see the end of this report".to_owned()
-        }
+    let not_exercised = |what| report.not_exercised.iter().find_map(|it| it.strip_prefix(what));
+    if let Some(failed) = failed {
+        format!("{} was not observed: {}", failed.what, failed.why)
+    } else if let Some(refused) = not_exercised("weights of ") {
+        format!("weights were not read: {refused}")
+    } else if let Some(why) = not_exercised("GPUs: ") {
+        format!("no GPU was checked: {why}")
+    } else {
+        "too little of the run could be read; see the end of this report".to_owned()
     }
 }
 
