@@ -33,7 +33,7 @@ pub fn decision(
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
     );
     let infinite = step == 0 && infinity::element(observed, plan).is_some();
-    if observed.spec.dtype != Dtype::Fp16 || !infinite || !stepping {
+    if !observed.spec.scales_loss() || !infinite || !stepping {
         return None;
     }
     // A rank that hangs in a step that others skipped has taken the step.

@@ -360,7 +360,8 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     {
         return clipped.clone();
     }
-    let scale = case.observed.updates.scaled.values().next().map_or(1.0, |scaled| scaled.scale);
+    let in_step = |rank: usize| case.observed.updates.scaled.get(&(step, rank));
+    let scale = (0..spec.world_size).find_map(in_step).map_or(1.0, |scaled| scaled.scale);
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = case.observed.replicas() as f64;
     let ga = spec.gradient_accumulation_steps as f64;

@@ -8,7 +8,6 @@ use crate::observed::Buffer;
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use crate::wording::POISON;
-use zprobe_model::spec::Dtype;
 use zprobe_model::trace::Point;
 use zprobe_report::RuleCode;
 use zprobe_report::words::{abridged, counted};
@@ -90,7 +89,7 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
     let consumed =
         matches!(buffer.point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters);
     let spec = case.observed.spec;
-    if spec.dtype == Dtype::Fp16 && spec.engine().traits().scales_loss && consumed {
+    if spec.scales_loss() && consumed {
         // With a loss scale, an infinity is an overflow: the step should have been skipped.
         planned = None;
     }

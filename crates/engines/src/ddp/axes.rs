@@ -34,6 +34,7 @@ pub(super) fn axes() -> Axes {
             choices(&[("delayed parameters", "--delayed-parameters awaited")]),
             choices(&[("aot-eager", "--compile aot-eager"), ("inductor", "--compile inductor")]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
+            choices(&[("GradScaler", "--loss-scale dynamic")]),
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),

@@ -42,8 +42,8 @@ def train(run):
         ddp.register_comm_hook(hook_state(comm_hook, run.spec), COMM_HOOKS[comm_hook])
     # torch compiles kernels and graphs in the first forward.
     compiled = ddp if backend == "none" else torch.compile(ddp, backend=backend.replace("-", "_"))
-    optimizer = run.optimizer(run.trainable())
-    run.watch(Eyes, [ddp], optimizer)
+    optimizer, scaler = run.optimizer(run.trainable()), run.scaler()
+    run.watch(Eyes, [ddp], optimizer, scaler=scaler)
 
     is_late = "late-no-sync" in run.spec["shapes"]
     for _ in run.steps():
@@ -58,13 +58,15 @@ def train(run):
                         # This call comes too late: the forward of the microbatch has already read the flag that
                         # `no_sync` sets.
                         ddp.require_backward_grad_sync = part.is_last
-                    (loss / run.accumulation_steps).backward()
+                    scaler.scale(loss / run.accumulation_steps).backward()
                     if delayed_parameters == "awaited":
                         # Gloo's barrier ends after all collectives that were started before the barrier.
                         dist.barrier()
         with run.update() as update:
+            scaler.unscale_(optimizer)
             update.clip(run.trainable())
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad()
 
 

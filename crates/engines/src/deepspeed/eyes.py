@@ -140,7 +140,7 @@ class Eyes(BaseEyes):
         is_whole = hasattr(self.wrapper, "fp32_groups_gradients") or not hasattr(self.wrapper, "partition_gradients")
         return self.gradients() if is_whole else None
 
-    def scaling(self):
+    def scaling(self, has_stepped):
         # An optimizer without a loss scale may also find an overflow and skip the step.
         if getattr(self.wrapper, "overflow", None) is None and self.scale is None:
             return None

@@ -45,6 +45,7 @@ pub(super) fn axes() -> Axes {
             choices(&[sum, divisor, one_shard]),
             choices(&[state]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
+            choices(&[("GradScaler", "--loss-scale dynamic")]),
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, tensor, clips]),

@@ -47,10 +47,10 @@ def train(run):
         state = {name: value.detach().clone() for name, value in model.state_dict().items()}
         model.load_state_dict(state, assign=True)
     # The optimizer holds the sharded parameters, also while the module holds the unsharded ones.
-    optimizer = run.optimizer(run.trainable())
+    optimizer, scaler = run.optimizer(run.trainable()), run.scaler()
     facts = dict(implementation="%s.%s" % (fully_shard.__module__, fully_shard.__name__), root=type(model).__name__)
     states, every_microbatch = [module._get_fsdp_state() for module in modules], settings["reduce_every_microbatch"]
-    run.watch(Eyes, states, optimizer, loss_factor, accumulates=not every_microbatch, **facts)
+    run.watch(Eyes, states, optimizer, loss_factor, accumulates=not every_microbatch, scaler=scaler, **facts)
 
     for _ in run.steps():
         for microbatch in run.microbatches():
@@ -61,10 +61,12 @@ def train(run):
                 if not settings["reshard_after_backward"]:
                     model.set_reshard_after_backward(part.is_last)
                 loss = part.loss(model) * loss_factor
-                (loss / run.accumulation_steps).backward()
+                scaler.scale(loss / run.accumulation_steps).backward()
         with run.update() as update:
+            scaler.unscale_(optimizer)
             update.clip(run.trainable())
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad()
 
 

@@ -123,7 +123,7 @@ pub struct Traits {
     /// that their settings do not describe in full.
     pub follows_spec: bool,
     /// True if the engine scales the loss of an fp16 model, and skips steps that overflow. PyTorch's engines leave
-    /// scaling and skipping to the training loop.
+    /// scaling and skipping to the training loop, which uses `GradScaler` if the run asks for a dynamic scale.
     pub scales_loss: bool,
     /// True if the inner optimizer steps on fp32 copies of narrower parameters.
     pub has_master_weights: bool,

@@ -95,7 +95,7 @@ pub struct RunSpec {
     pub offload: Offload,
     /// The global norm above which the gradient is scaled down; 0 turns clipping off.
     pub gradient_clipping: f64,
-    /// The scale of the loss of an fp16 model.
+    /// The scale of the loss; without effect on other models than fp16, if the engine itself scales the loss.
     pub loss_scale: LossScale,
     /// The observed part of the engine: every visible point, or only the parameters after each step.
     pub observe: Observation,
@@ -129,6 +129,15 @@ impl RunSpec {
     /// True if the run has this shape.
     pub fn has_shape(&self, shape: Shape) -> bool {
         self.shapes.contains(&shape)
+    }
+
+    /// True if the run scales its loss, and skips steps that overflow.
+    pub fn scales_loss(&self) -> bool {
+        if self.engine().traits().scales_loss {
+            self.dtype == Dtype::Fp16
+        } else {
+            matches!(self.loss_scale, LossScale::Dynamic { .. })
+        }
     }
 
     /// The point that decides which gradient a step used: the input of the inner optimizer, or the change of the

@@ -233,7 +233,7 @@ named_enum! {
     }
 }
 
-/// The scale of the loss of an fp16 model.
+/// The scale of the loss: of an fp16 model, or of any model that torch's `GradScaler` scales.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum LossScale {
@@ -253,6 +253,12 @@ pub enum LossScale {
 impl LossScale {
     /// A dynamic scale that is low enough that coded gradients of many ranks do not overflow.
     pub const DEFAULT: LossScale = LossScale::Dynamic { initial_power: 6 };
+
+    /// The default of an engine: PyTorch's engines leave the loss as it is.
+    pub(super) fn default_of(engine: Engine) -> Self {
+        let scales_loss = engine.traits().scales_loss;
+        if scales_loss { Self::DEFAULT } else { Self::Static { scale: 1.0 } }
+    }
 
     /// The scale of the first step.
     pub fn initial(self) -> f64 {

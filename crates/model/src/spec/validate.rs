@@ -2,7 +2,7 @@
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
-use super::{Invalid, Model, RunSpec, SpecRequest, settings};
+use super::{Invalid, LossScale, Model, RunSpec, SpecRequest, settings};
 
 impl RunSpec {
     /// Refuses values that no engine supports, for example counts so large that arithmetic with them could overflow.
@@ -52,7 +52,35 @@ pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invali
         }
     }
     problems.extend(check_range(spec).err());
+    problems.extend(check_grad_scaler(spec));
     problems
+}
+
+/// Refuses loss scales that torch's `GradScaler` does not support.
+fn check_grad_scaler(spec: &RunSpec) -> Option<Invalid> {
+    if spec.engine().traits().scales_loss {
+        return None;
+    }
+    match spec.loss_scale {
+        LossScale::Static { scale: 1.0 } => None,
+        LossScale::Static { scale } => Some(Invalid::contradiction(
+            format!("--loss-scale {scale} with --engine {}", spec.engine()),
+            "torch's GradScaler has no fixed scale; use --loss-scale dynamic",
+        )),
+        LossScale::Dynamic { .. } => {
+            let has_narrow_gradients =
+                !spec.engine().traits().has_master_weights && spec.dtype == Dtype::Fp16;
+            has_narrow_gradients.then(|| {
+                Invalid::contradiction(
+                    format!(
+                        "--loss-scale dynamic with --engine {} and --dtype fp16",
+                        spec.engine()
+                    ),
+                    "torch's GradScaler does not unscale fp16 gradients; use --dtype fp32",
+                )
+            })
+        }
+    }
 }
 
 /// Refuses a loss scale with which the sums of codes are not exact or exceed the range of fp16.

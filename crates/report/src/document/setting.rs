@@ -5,7 +5,7 @@ use crate::words::{amount, weight_text};
 use crate::{NotObserved, Report};
 use zprobe_engines as engines;
 use zprobe_model::spec::settings::ALL;
-use zprobe_model::spec::{Device, Dtype, Offload, RunSpec, ScriptOptions, Staging};
+use zprobe_model::spec::{Device, Offload, RunSpec, ScriptOptions, Staging};
 use zprobe_model::trace::UNSET_MEMORY;
 
 /// The lines about the settings: one line for the engine and the step, one for the dtypes, one for the software, and
@@ -179,7 +179,7 @@ fn settings(spec: &RunSpec) -> Vec<String> {
     if spec.gradient_clipping > 0.0 {
         settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));
     }
-    if spec.dtype == Dtype::Fp16 && spec.engine().traits().scales_loss {
+    if spec.scales_loss() {
         settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
     }
     let asked = ALL.iter().filter_map(|setting| setting.asked_of_deepspeed(spec));

@@ -30,6 +30,9 @@ class BaseEyes:
     def __init__(self, objects):
         """`objects` are the instances of the class `kind` that train in this process, at least one."""
         self.objects = objects
+        #: torch's `GradScaler`, if the script scales its loss with one.
+        self.scaler = None
+        self.scale = None  # The loss scale of the present microbatch; `None` without a loss scale.
         #: Called right after the reduction at a gradient accumulation boundary, if the eyes can see the reduction.
         self.on_reduced = lambda: None
         self.index = {}  # The number of a parameter, by the `id` of each tensor that stands for the parameter.
@@ -60,6 +63,8 @@ class BaseEyes:
         """Called when a microbatch begins."""
         if step != self.step:
             self.flushes = 0
+        if self.scaler is not None:
+            self.scale = self.scaler.get_scale()
         self.step, self.microbatch = step, microbatch
 
     def when_over(self, look):
@@ -121,17 +126,18 @@ class BaseEyes:
         return {number: gradient for number, gradient in held if gradient is not None}
 
     def unscaled(self, gradient):
-        """A part of a gradient, divided by the loss scale."""
-        return gradient
+        """A part of a gradient, divided by the loss scale. The division is exact, because loss scales are powers of two."""
+        return gradient if self.scale is None else gradient.float() / self.scale
 
     def reduced(self):
         """The reduced gradients right before the optimizer's step, in the form of `gradients`. `None` if a rank holds
         only its own part of the gradients."""
         return self.gradients()
 
-    def scaling(self):
-        """The loss scale of the last step as a float, and true if that step overflowed; `None` without a loss scale."""
-        return None
+    def scaling(self, has_stepped):
+        """The loss scale of the last step as a float, and true if that step overflowed; `None` without a loss scale.
+        `has_stepped` is true if the inner optimizer has stepped, which `GradScaler` prevents after an overflow."""
+        return None if self.scaler is None else (self.scale, not has_stepped)
 
     def fired(self):
         """For each number of a trained parameter a pair of counts since the last call: the firings of the parameter's

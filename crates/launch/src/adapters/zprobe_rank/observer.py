@@ -27,10 +27,11 @@ class Observer:
         self.eyes = self.tap = self.forward = self.values = None
         self.at = {}
 
-    def open(self, kind, objects, wrapper, facts):
+    def open(self, kind, objects, wrapper, scaler, facts):
         """Begins to observe the engine's `objects` with the class `kind` (`Eyes`), and emits a description of the
         engine."""
         self.eyes = kind(objects)
+        self.eyes.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         described, told = self.eyes.describe()
         inner = type(self.optimizer).__name__
         self.channel.emit("optimizer-chosen", **{"class": wrapper or described, "inner": inner})
@@ -95,7 +96,7 @@ class Observer:
         if any(hasattr(parameter, "to_local") for parameter in self.parameters_held.values()):
             # A rank holds only the gradients of its own shards, in the layout of its optimizer.
             pieces = [gradient_of(fragment) for fragment in self.tap.fragments]
-            self._record("before-step", "partition", Pieces(pieces), **at)
+            self._record("before-step", "partition", Pieces(pieces, self.eyes.unscaled), **at)
         else:
             self._record_gradients("before-step", self.eyes.reduced(), self.eyes.unscaled, **at)
 
@@ -107,8 +108,9 @@ class Observer:
     def after_step(self, step, update):
         """Records the consumed gradients, the loss scale, the gradient norm and the parameters after a step."""
         if self.tap is not None:
+            has_stepped = bool(self.tap.called)
             self.tap.record(step)
-            scaling = self.eyes.scaling()
+            scaling = self.eyes.scaling(has_stepped)
             if scaling is not None:
                 scale, overflow = scaling
                 self.channel.emit("loss-scaled", step=step, scale=scale, overflow=overflow)

@@ -89,6 +89,18 @@ class Run:
         """torch's own optimizer with the settings of the run, for the given parameters or parameter groups."""
         return self.optimizer_class(self.groups(parameters), **self.optimizer_settings)
 
+    def scaler(self):
+        """torch's `GradScaler` with the run's loss scale. Without a dynamic loss scale, the scaler changes nothing."""
+        scale = self.spec["loss_scale"]
+        is_dynamic = scale["type"] == "dynamic"
+        kind = getattr(torch.amp, "GradScaler", None)
+        if kind is None and is_dynamic:
+            raise ImportError("torch %s has no GradScaler for every device; 2.3 has one" % torch.__version__)
+        if kind is None:
+            return torch.cuda.amp.GradScaler(enabled=False)
+        initial = 2.0 ** scale["initial_power"] if is_dynamic else 1.0
+        return kind(self.device.type, init_scale=initial, enabled=is_dynamic)
+
     def groups(self, parameters):
         """The parameters in the run's number of groups. Of two groups the first has the matrices, which usually get
         weight decay, and the second has the parameters of at most one dimension."""
@@ -99,18 +111,19 @@ class Run:
         others = [parameter for parameter in parameters if parameter.dim() <= 1]
         return [dict(params=params) for params in (decayed, others) if params]
 
-    def watch(self, eyes, objects, optimizer, loss_factor=1, accumulates=True, wrapper=None, **facts):
+    def watch(self, eyes, objects, optimizer, loss_factor=1, accumulates=True, wrapper=None, scaler=None, **facts):
         """Begins to watch the engine; to be called after the engine has got the model and the optimizer.
 
         `eyes` is the engine's class `Eyes`, `objects` are the engine objects that `Eyes` observe, and `optimizer` is
         the inner optimizer. The script multiplies its loss by `loss_factor`, a power of two. `accumulates` is false if
         the script reduces the gradients of every microbatch. `wrapper` is the name of the class around the optimizer,
-        and `facts` are texts about the engine, where the eyes do not provide them.
+        `scaler` is the `GradScaler` that scales the loss, and `facts` are texts about the engine, where the eyes do not
+        provide them.
         """
         recording = self.spec["recording"]
         sampler = Sampler(recording["sampled"], self.probe.code_length, self.spec["seed"])
         self.observer = Observer(self, sampler, optimizer, loss_factor, accumulates)
-        self.observer.open(eyes, objects, wrapper, facts)
+        self.observer.open(eyes, objects, wrapper, scaler, facts)
         # Samples of the full buffers are cut at the places at which the optimizers partition the model.
         cuts = self.observer.gathered_ends() if sampler.active and self.is_full else None
         sampler.announce(self.channel, "full", self.segments(), cuts)

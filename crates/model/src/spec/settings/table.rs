@@ -21,6 +21,7 @@ use crate::spec::{
 
 /// The engines that partition as ZeRO does, and use the setting names of DeepSpeed's configuration.
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
+const WITH_LOSS_SCALE: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
 
 /// Each of the following lists has a single engine.
 const NATIVE: &[Engine] = &[Engine::Native];
@@ -259,10 +260,11 @@ settings! {
         said: |spec| Some(spec.gradient_clipping),
     }
 
-    /// Scale of an fp16 model's loss: a number, or `dynamic`
-    "--loss-scale" loss_scale: Option<LossScale> = |_| LossScale::DEFAULT, {
-        heading: "ZeRO", placeholder: "SCALE|dynamic", engines: ZERO,
-        default_words: "dynamic, from 2^6",
+    /// Scale of the loss: a number, or `dynamic`. ZeRO scales the loss of fp16 models; DDP and FSDP2 leave it to
+    /// torch's GradScaler
+    "--loss-scale" loss_scale: Option<LossScale> = LossScale::default_of, {
+        heading: "Engine", placeholder: "SCALE|dynamic", engines: WITH_LOSS_SCALE,
+        default_words: "dynamic, from 2^6; DDP and FSDP2: 1",
         key: ConfigKey::Written("fp16.loss_scale, fp16.initial_scale_power", write_loss_scale),
         said: |spec| {
             let is_there = !is_passed_on(spec) || configured(spec, "fp16").is_some();
