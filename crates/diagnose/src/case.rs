@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use crate::decode::Decoded;
 use crate::deviation::Deviation;
-use crate::displacement::{self, Displacement};
+use crate::displaced::Displacement;
 use crate::missing::UnseenElements;
 use crate::norm::PlannedNorms;
 use crate::observed::Observed;
@@ -33,13 +33,6 @@ pub struct Case<'a> {
     /// The first moment at which repeats of this run differ from it; `None` if all repeats agree, or if the run was
     /// not repeated.
     pub repeats: Option<&'a FirstDifference>,
-    /// The displacements, once a rule has asked for them: the search is expensive.
+    /// The displacements that explain deviations, once `displacement::displacements` has searched for them.
     pub displacements: OnceCell<Vec<Displacement>>,
-}
-
-impl Case<'_> {
-    /// The displacements that explain deviations without a known pattern.
-    pub fn displacements(&self) -> &[Displacement] {
-        self.displacements.get_or_init(|| displacement::displacements(self))
-    }
 }

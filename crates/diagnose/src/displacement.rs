@@ -13,10 +13,10 @@ use zprobe_model::spec::{LARGEST_WHOLE, Model, Plan, Point};
 use crate::bounds;
 use crate::case::Case;
 use crate::deviation::{Deviation, Pattern};
+use crate::displaced::{Displaced, DisplacedContent, Displacement};
 use crate::infinity;
 use crate::norm::Clipping;
 use crate::placement::Fragment;
-use crate::scope::Extent;
 
 /// The largest number of steps that are examined together. Codes repeat, so that more steps add no information.
 const MOST_STEPS: usize = 4;
@@ -24,95 +24,12 @@ const MOST_STEPS: usize = 4;
 /// The smallest number of elements that are compared to look up a place.
 const SHORTEST_HEAD: usize = 8;
 
-/// The kind of gradients that a displaced piece holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DisplacedContent {
-    /// The sum over the ranks, as planned for the place where the piece belongs.
-    Sum,
-    /// The rank's own gradients, as they are before a reduction.
-    Own,
-    /// The rank's own gradients, divided by the number of ranks.
-    OwnDivided,
-    /// The sum that is planned for the place where the piece lies, plus the sum of the displaced elements.
-    Added,
-    /// The sum that is planned for the place where the piece lies, except that this rank's share is that of the
-    /// displaced elements.
-    ShareOf(usize),
+/// Returns the displacements that explain deviations without a known pattern. The first call searches for them.
+pub fn displacements<'case>(case: &'case Case<'_>) -> &'case [Displacement] {
+    case.displacements.get_or_init(|| search(case))
 }
 
-/// A piece of an optimizer's input that belongs somewhere else.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Displaced {
-    /// The rank whose optimizer consumed the piece.
-    pub rank: usize,
-    /// The element of the flat order at which the piece lies.
-    pub place: usize,
-    /// The element of the flat order at which the piece belongs.
-    pub content: usize,
-    /// The number of elements in the piece.
-    pub elements: usize,
-    /// The gradients that the piece holds.
-    pub held: DisplacedContent,
-}
-
-impl Displaced {
-    /// The distance, in elements, from the place where the piece lies to the place where it belongs; positive if it
-    /// belongs further on.
-    pub fn distance(&self) -> i64 {
-        self.content as i64 - self.place as i64
-    }
-
-    /// Describes the piece: `rank 1: 128 elements from embed.weight[0] on hold the gradients from layers.0.mlp.bias[3]
-    /// on`.
-    pub fn describe(&self, case: &Case<'_>) -> String {
-        let name = |element: usize| {
-            let owner = case.plan.params().iter().position(|p| p.range().contains(&element));
-            owner.map_or_else(
-                || "nothing".to_owned(),
-                |param| {
-                    let offset = element - case.plan.params()[param].offset;
-                    format!("{}[{offset}]", case.observed.model.param_name(param))
-                },
-            )
-        };
-        let (rank, place, content) = (self.rank, name(self.place), name(self.content));
-        let elements = format!("rank {rank}: {} elements from {place} on", self.elements);
-        match self.held {
-            DisplacedContent::Sum => format!("{elements} hold the gradients from {content} on"),
-            DisplacedContent::Own => {
-                format!("{elements} hold the gradients from {content} on, only of rank {rank}")
-            }
-            DisplacedContent::OwnDivided => format!(
-                "{elements} hold the gradients from {content} on, only of rank {rank}, divided by the number of ranks"
-            ),
-            DisplacedContent::Added => {
-                format!("{elements} also contain the gradients from {content} on")
-            }
-            DisplacedContent::ShareOf(of) => {
-                format!("{elements} contain the gradients of rank {of} from {content} on")
-            }
-        }
-    }
-}
-
-/// Pieces that are displaced in the same way in several steps.
-#[derive(Clone, Debug)]
-pub struct Displacement {
-    /// The pieces; at least one.
-    pub pieces: Vec<Displaced>,
-    /// The steps in which exactly these pieces are displaced.
-    pub steps: Extent<usize>,
-}
-
-impl Displacement {
-    /// True if the shares of single ranks are displaced, and not whole sums.
-    pub fn is_of_shares(&self) -> bool {
-        self.pieces.iter().all(|piece| matches!(piece.held, DisplacedContent::ShareOf(_)))
-    }
-}
-
-/// Finds the displacements that explain deviations without a known pattern.
-pub fn displacements(case: &Case<'_>) -> Vec<Displacement> {
+fn search(case: &Case<'_>) -> Vec<Displacement> {
     let unexplained = |it: &&Deviation| it.pattern == Pattern::Unexplained;
     let mut left: Vec<&Deviation> = case.deviations.iter().filter(unexplained).collect();
     let mut found = Vec::new();
@@ -148,6 +65,38 @@ pub fn displacements(case: &Case<'_>) -> Vec<Displacement> {
         found.push(Displacement { pieces, steps });
     }
     found
+}
+
+/// Describes a piece: `rank 1: 128 elements from embed.weight[0] on hold the gradients from layers.0.mlp.bias[3]
+/// on`.
+pub fn describe(case: &Case<'_>, piece: &Displaced) -> String {
+    let name = |element: usize| {
+        let owner = case.plan.params().iter().position(|p| p.range().contains(&element));
+        owner.map_or_else(
+            || "nothing".to_owned(),
+            |param| {
+                let offset = element - case.plan.params()[param].offset;
+                format!("{}[{offset}]", case.observed.model.param_name(param))
+            },
+        )
+    };
+    let (rank, place, content) = (piece.rank, name(piece.place), name(piece.content));
+    let elements = format!("rank {rank}: {} elements from {place} on", piece.elements);
+    match piece.held {
+        DisplacedContent::Sum => format!("{elements} hold the gradients from {content} on"),
+        DisplacedContent::Own => {
+            format!("{elements} hold the gradients from {content} on, only of rank {rank}")
+        }
+        DisplacedContent::OwnDivided => format!(
+            "{elements} hold the gradients from {content} on, only of rank {rank}, divided by the number of ranks"
+        ),
+        DisplacedContent::Added => {
+            format!("{elements} also contain the gradients from {content} on")
+        }
+        DisplacedContent::ShareOf(of) => {
+            format!("{elements} contain the gradients of rank {of} from {content} on")
+        }
+    }
 }
 
 /// Finds the pieces of the optimizers' input that are displaced in the same way in all of `steps`.

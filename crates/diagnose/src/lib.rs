@@ -13,6 +13,7 @@ mod coverage;
 pub mod decode;
 pub mod deviation;
 mod diagnosis;
+pub mod displaced;
 pub mod displacement;
 mod hooks;
 pub mod infinity;

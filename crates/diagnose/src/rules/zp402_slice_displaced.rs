@@ -1,7 +1,8 @@
 //! ZP402: the optimizer's input has gradients that belong to other elements.
 
 use crate::case::Case;
-use crate::displacement::{Displaced, DisplacedContent};
+use crate::displaced::{Displaced, DisplacedContent};
+use crate::displacement::{describe, displacements};
 use crate::rule::{Merge, Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use zprobe_report::RuleCode;
@@ -18,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
-    let whole = case.displacements().iter().filter(|it| !it.is_of_shares());
+    let whole = displacements(case).iter().filter(|it| !it.is_of_shares());
     whole.map(|it| sighting(case, rule, &it.pieces, it.steps.clone())).collect()
 }
 
@@ -48,7 +49,7 @@ fn sighting(
     ranks.dedup();
     let of = Extent::of(ranks.iter().copied(), case.observed.spec.world_size);
     finding.rank = of.only().copied();
-    let lines: Vec<String> = displaced.iter().map(|piece| piece.describe(case)).collect();
+    let lines: Vec<String> = displaced.iter().map(|piece| describe(case, piece)).collect();
     finding.evidence.push(abridged(&lines));
     finding.evidence.push(format!("seen on {}", counted("rank", &ranks)));
     // In addition to the pieces that are long enough to be found, shorter ones are displaced, so that any parameter

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::case::Case;
 use crate::deviation::Pattern;
-use crate::displacement::DisplacedContent;
+use crate::displaced::DisplacedContent;
+use crate::displacement::{describe, displacements};
 use crate::observed::{BucketFlush, EnteredCollective};
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
@@ -95,7 +96,7 @@ fn buckets(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 /// Reports that the sum over the ranks joined gradients of different elements: one rank's share is displaced, and the
 /// shares of the other ranks are in place.
 fn shares(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let displacement = case.displacements().iter().find(|it| it.is_of_shares())?;
+    let displacement = displacements(case).iter().find(|it| it.is_of_shares())?;
     let ranks = displacement.pieces.iter().filter_map(|piece| match piece.held {
         DisplacedContent::ShareOf(rank) => Some(rank),
         _ => None,
@@ -115,7 +116,8 @@ fn shares(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
              those of the other ranks, or the same in another order"
         );
     }
-    let lines: Vec<String> = displacement.pieces.iter().map(|piece| piece.describe(case)).collect();
+    let lines: Vec<String> =
+        displacement.pieces.iter().map(|piece| describe(case, piece)).collect();
     finding.evidence.push(abridged(&lines));
     Some(Sighting::new(finding, Scope { steps: displacement.steps.clone(), ..Scope::default() }))
 }
