@@ -55,6 +55,13 @@ impl Python {
         self.python.as_deref().map(inside)
     }
 
+    /// The named interpreter, or that of the active or closest environment; `None` if at most `PATH` has one.
+    pub fn environment(&self) -> Option<Chosen> {
+        let dir = std::env::current_dir().unwrap_or_default();
+        let own = || OWN.as_ref();
+        in_environment(self.python.as_deref(), &|name| std::env::var_os(name), &own, &dir)
+    }
+
     /// The named interpreter, or else the first one in the search order of this module.
     pub fn choose(&self) -> Chosen {
         let dir = std::env::current_dir().unwrap_or_default();
@@ -81,6 +88,16 @@ impl Chosen {
     /// The interpreter of an environment that was created for `--package`.
     pub fn provided(path: PathBuf) -> Self {
         Self { path, why: "made for --package".to_owned() }
+    }
+
+    /// The engine that is installed in the interpreter's environment: DeepSpeed, or else DDP; `None` without both.
+    ///
+    /// # Errors
+    /// If the interpreter does not start.
+    pub fn engine(&self) -> Result<Option<Engine>> {
+        let absent = absent(&self.path, &["torch", "deepspeed"], PATIENCE)
+            .with_context(|| format!("cannot look up the engines of {self}"))?;
+        Ok(engines::preferred(|module| absent.iter().all(|it| it != module)))
     }
 
     /// Fails if the interpreter does not start, or if the engine's packages are not installed. Other problems are left
@@ -150,16 +167,16 @@ struct OwnEnvironment {
     has_torch: bool,
 }
 
-/// The first existing interpreter, in the order of the module documentation.
-fn choose<'own>(
+/// The named interpreter, or the first one of an environment, in the order of the module documentation.
+fn in_environment<'own>(
     named: Option<&Path>,
     variable: &dyn Fn(&str) -> Option<OsString>,
     own: &dyn Fn() -> Option<&'own OwnEnvironment>,
     dir: &Path,
-) -> Chosen {
+) -> Option<Chosen> {
     if let Some(path) = named {
         let why = "named by --python, ZPROBE_PYTHON or the configuration file".to_owned();
-        return Chosen { path: inside(path), why };
+        return Some(Chosen { path: inside(path), why });
     }
     let from_variable = |name: &str| {
         let value = variable(name).filter(|value| !value.is_empty())?;
@@ -176,10 +193,17 @@ fn choose<'own>(
         let why = "chosen because zprobe and torch are installed there".to_owned();
         Some(Chosen { path: python.clone(), why })
     };
-    from_variable("VIRTUAL_ENV")
-        .or_else(conda)
-        .or_else(with_torch)
-        .or_else(|| nearby(dir))
+    from_variable("VIRTUAL_ENV").or_else(conda).or_else(with_torch).or_else(|| nearby(dir))
+}
+
+/// The first existing interpreter, in the order of the module documentation.
+fn choose<'own>(
+    named: Option<&Path>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    own: &dyn Fn() -> Option<&'own OwnEnvironment>,
+    dir: &Path,
+) -> Chosen {
+    in_environment(named, variable, own, dir)
         .or_else(|| on_path(variable("PATH").as_ref(), own()))
         .unwrap_or_else(|| {
             let none = "no virtual environment is active, there is no .venv here or above, and no";

@@ -168,7 +168,7 @@ fn command() -> Result<Command> {
 
 fn perform(command: Command) -> Result<Exit> {
     match command {
-        Command::Run(args) => run::main(&args),
+        Command::Run(args) => run::main(*args),
         Command::Exec(args) => exec::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Show(args) => show::main(&args),

@@ -6,7 +6,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use bytesize::ByteSize;
 use clap::builder::Resettable;
 use clap::{Args as _, FromArgMatches as _, ValueHint};
@@ -24,12 +24,12 @@ use zprobe_launch::agents::{JobPart, Team};
 use zprobe_launch::job::Job;
 use zprobe_launch::{Hosting, RankProgram};
 use zprobe_model::spec::deepspeed::DeepSpeedConfig;
-use zprobe_model::spec::{BackendChoice, Device, DeviceChoice, RunSpec, SpecRequest};
+use zprobe_model::spec::{BackendChoice, Device, DeviceChoice, Engine, RunSpec, SpecRequest};
 use zprobe_model::trace::Trace;
 use zprobe_report::words::amount;
 use zprobe_report::{Exit, Report};
 
-use super::interpreter::Python;
+use super::interpreter::{Chosen, Python};
 use super::minimise;
 use super::nodes::{Nodes, play, take_part};
 use super::output::{Hints, Output};
@@ -93,7 +93,8 @@ pub struct RunArgs {
     output: Output,
 }
 
-pub fn main(args: &RunArgs) -> Result<Exit> {
+pub fn main(mut args: RunArgs) -> Result<Exit> {
+    args.choose_engine()?;
     let own_engine = args.hint_at_own_engine();
     args.make(&|report, trace, run_dir| {
         let again = args.again(&report.run.spec);
@@ -157,6 +158,57 @@ impl RunArgs {
         out: Option<PathBuf>,
     ) -> Result<Self> {
         Ok(Self { request, nodes, python, out, ..Self::parse::<&str>(&[])? })
+    }
+
+    /// Chooses the engine of a run without `--engine`: DeepSpeed for a DeepSpeed file; otherwise DeepSpeed or DDP, if the
+    /// environment that is named or active has it, which is printed. If there is no environment, zprobe's own
+    /// engine runs, and no interpreter is started.
+    ///
+    /// # Errors
+    /// If the interpreter that `--python` names does not start, or has neither DeepSpeed nor torch.
+    fn choose_engine(&mut self) -> Result<()> {
+        let SpecRequest { engine, inject, .. } = &self.request;
+        if engine.is_some() || inject.is_some() || self.rank_program.is_some() {
+            return Ok(());
+        }
+        if self.deepspeed_config.is_some() {
+            self.request.engine = Some(engines::of_deepspeed_file());
+            return Ok(());
+        }
+        let Some(python) = self.python.environment() else { return Ok(()) };
+        self.request.engine = self.installed(&python)?;
+        if let Some(engine) = self.request.engine {
+            say(format_args!(
+                "note: --engine {engine}, because it is installed in {python}; --engine native runs zprobe's own engine"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The engine of an environment; `None` for zprobe's own engine.
+    fn installed(&self, python: &Chosen) -> Result<Option<Engine>> {
+        let installed = match python.engine() {
+            Err(error) if self.python.named().is_some() => return Err(error),
+            Err(_) => None,
+            Ok(installed) => installed,
+        };
+        let only_native = |engine: Engine| {
+            let with = |engine| SpecRequest { engine: Some(engine), ..self.flags_alone(None) };
+            with(engine).resolve().is_err() && with(Engine::default()).resolve().is_ok()
+        };
+        match installed {
+            None if self.python.named().is_some() => bail!(
+                "{python} has neither DeepSpeed nor torch; install one of them, or run zprobe's own engine with \
+                 --engine native"
+            ),
+            Some(engine) if only_native(engine) => {
+                say(format_args!(
+                    "note: {engine} is installed in {python}, but not for these flags; zprobe's own engine runs"
+                ));
+                Ok(None)
+            }
+            installed => Ok(installed),
+        }
     }
 
     /// Makes the run, or this process's part of a run on several machines. The report is printed only by the leading

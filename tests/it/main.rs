@@ -9,6 +9,7 @@ mod clean;
 mod cli;
 mod compare;
 mod damaged;
+mod default_engine;
 mod doctor;
 mod documentation;
 mod environment;

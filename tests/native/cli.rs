@@ -266,7 +266,7 @@ fn a_learning_rate_that_is_no_power_of_two_is_no_finding() {
     let config = r#"{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1},
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}"#;
     std::fs::write(&file, config).unwrap();
-    let run = zprobe(&format!("--deepspeed-config {}", file.display()));
+    let run = zprobe(&format!("--engine native --deepspeed-config {}", file.display()));
     assert_eq!(run.code, 0, "{run}");
     assert!(run.report.not_exercised.iter().any(|what| what.contains("power of two")), "{run}");
 }

@@ -195,6 +195,21 @@ pub fn of(engine: Engine) -> &'static EngineFacts {
     }
 }
 
+/// The engine of a run that names none, among the engines of a Python environment: DeepSpeed, or else DDP. `has` is true
+/// for a module that the environment has.
+pub fn preferred(has: impl Fn(&str) -> bool) -> Option<Engine> {
+    let is_there = |engine: &Engine| {
+        let needs = of(*engine).python.as_ref();
+        needs.is_some_and(|needs| needs.packages().all(|package| has(package.module)))
+    };
+    [Engine::DeepSpeed, Engine::Ddp].into_iter().find(is_there)
+}
+
+/// The engine that reads a DeepSpeed configuration file in a training script.
+pub fn of_deepspeed_file() -> Engine {
+    Engine::DeepSpeed
+}
+
 /// All engines whose ranks run in Python, with the packages and the code that the ranks need. Engines that are part of
 /// torch come first, because they are quick to try.
 pub fn real() -> impl Iterator<Item = (Engine, &'static PythonSource)> {
