@@ -63,6 +63,7 @@ rows! {
     "penalty-counts-again",
     "pipeline-zero-bubble-counts-twice",
     "pipeline-zero-bubble-ddp",
+    "scale-growth-halves-gradients",
     "sequence-bf16-norm",
     "sequence-mesh-not-reduced",
     "stage2-last-microbatch-only",

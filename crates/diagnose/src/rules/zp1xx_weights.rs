@@ -360,8 +360,17 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     {
         return clipped.clone();
     }
-    let in_step = |rank: usize| case.observed.updates.scaled.get(&(step, rank));
-    let scale = (0..spec.world_size).find_map(in_step).map_or(1.0, |scaled| scaled.scale);
+    let scale_of = |step: usize| {
+        let scaled =
+            (0..spec.world_size).find_map(|it| case.observed.updates.scaled.get(&(step, it)));
+        scaled.map_or(1.0, |scaled| scaled.scale)
+    };
+    let (scale, next) = (scale_of(step), scale_of(step + 1));
+    if next > scale && (factor * next / scale - 1.0).abs() < bounds::SAME_SCALE {
+        return format!(
+            ": divided by the loss scale of the next step, {next}, which had grown from {scale}"
+        );
+    }
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = case.observed.replicas() as f64;
     let ga = spec.gradient_accumulation_steps as f64;
