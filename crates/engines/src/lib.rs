@@ -9,6 +9,7 @@
 mod axes;
 mod ddp;
 mod deepspeed;
+mod fsdp1;
 mod fsdp2;
 mod native;
 mod pipeline;
@@ -188,6 +189,7 @@ pub fn of(engine: Engine) -> &'static EngineFacts {
         Engine::Native => &native::ROOM,
         Engine::DeepSpeed => &deepspeed::ROOM,
         Engine::Ddp => &ddp::ROOM,
+        Engine::Fsdp1 => &fsdp1::ROOM,
         Engine::Fsdp2 => &fsdp2::ROOM,
         Engine::Pipeline => &pipeline::ROOM,
         Engine::ZeroRedundancy => &ZERO_REDUNDANCY,

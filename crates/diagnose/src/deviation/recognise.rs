@@ -127,7 +127,7 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     }
     // The weight is that of an average within the replica, of an average over all ranks, or of a sum.
     let within = |owner: usize| {
-        let replicas = spec.fsdp2().filter(|it| it.replicas > 1)?.replicas;
+        let replicas = Some(spec.replicas()).filter(|it| *it > 1)?;
         let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
         let weights = [replicas, world, 1].map(|weight| weight as f64).into_iter();
         let mut fitting =

@@ -374,8 +374,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let clip = case.norms.of(step).map_or(1.0, |norm| spec.gradient_clipping / norm);
     let world = case.observed.replicas() as f64;
     let ga = spec.gradient_accumulation_steps as f64;
-    let fsdp2 = spec.fsdp2();
-    let replicas = fsdp2.map_or(1.0, |fsdp2| fsdp2.replicas as f64);
+    let replicas = spec.replicas() as f64;
     let shards = if replicas > 1.0 { world / replicas } else { 1.0 };
     let predivide =
         spec.deepspeed_config().and_then(|config| config["gradient_predivide_factor"].as_f64());
@@ -398,7 +397,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     } else {
         "divided by the loss scale twice"
     };
-    let divisor = fsdp2.and_then(|fsdp2| fsdp2.gradient_divide_factor);
+    let divisor = spec.fsdp2().and_then(|fsdp2| fsdp2.gradient_divide_factor);
     let slips: Vec<&str> = [
         (divisor.filter(|it| *it != world).unwrap_or(1.0), "not divided by the requested divisor"),
         (

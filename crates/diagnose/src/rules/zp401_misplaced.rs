@@ -27,7 +27,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let spans = case.placement.spans(&case.plan).into_iter();
     let held = spans.filter(|span| !span.owners.is_empty());
     let is_script = spec.script().is_some();
-    let replicas = spec.fsdp2().map_or(1, |fsdp2| fsdp2.replicas);
+    let replicas = spec.replicas();
     let counts = |param: usize| {
         let all = (0..spec.world_size).filter(|rank| case.observed.model.has(*rank, param)).count();
         [1, all, replicas]

@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::options::Written;
 use super::{
-    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp2Options, NativeOptions, PipelineOptions,
-    RunSpec, Scale, ScriptOptions, Shape, SpecRequest, Weighting, named_enum, pipeline,
+    Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp1Options, Fsdp2Options, NativeOptions,
+    PipelineOptions, RunSpec, Scale, ScriptOptions, Shape, SpecRequest, Weighting, named_enum,
+    pipeline,
 };
 
 named_enum! {
@@ -24,6 +25,8 @@ named_enum! {
         DeepSpeed = "deepspeed",
         /// PyTorch's `DistributedDataParallel`.
         Ddp = "ddp",
+        /// PyTorch's `FullyShardedDataParallel`.
+        Fsdp1 = "fsdp1",
         /// PyTorch's `fully_shard`.
         Fsdp2 = "fsdp2",
         /// PyTorch's pipelining schedules.
@@ -54,6 +57,8 @@ pub enum EngineSettings {
     DeepSpeed(DeepSpeedOptions),
     /// The settings of PyTorch's `DistributedDataParallel`.
     Ddp(DdpOptions),
+    /// The settings of PyTorch's `FullyShardedDataParallel`.
+    Fsdp1(Fsdp1Options),
     /// The settings of PyTorch's `fully_shard`.
     Fsdp2(Fsdp2Options),
     /// The settings of PyTorch's pipelining schedules.
@@ -71,6 +76,7 @@ impl EngineSettings {
             Self::Native(_) => Engine::Native,
             Self::DeepSpeed(_) => Engine::DeepSpeed,
             Self::Ddp(_) => Engine::Ddp,
+            Self::Fsdp1(_) => Engine::Fsdp1,
             Self::Fsdp2(_) => Engine::Fsdp2,
             Self::Pipeline(_) => Engine::Pipeline,
             Self::Script(_) => Engine::Script,
@@ -164,6 +170,7 @@ impl Engine {
         Engine::Native,
         Engine::DeepSpeed,
         Engine::Ddp,
+        Engine::Fsdp1,
         Engine::Fsdp2,
         Engine::Pipeline,
         Engine::ZeroRedundancy,
@@ -175,6 +182,7 @@ impl Engine {
             Engine::Native => &NATIVE,
             Engine::DeepSpeed => &DEEPSPEED,
             Engine::Ddp => &DDP,
+            Engine::Fsdp1 => &FSDP1,
             Engine::Fsdp2 => &FSDP2,
             Engine::Pipeline => &PIPELINE,
             Engine::ZeroRedundancy => &ZERO_REDUNDANCY,
@@ -204,8 +212,12 @@ const TIMEOUT_OF_REAL_ENGINES: u64 = 180;
 const NOTHING_BROADCAST: &str = "this engine does not send the parameters of one rank to the others; use --engine ddp or --engine deepspeed";
 
 /// The reason why only some engines support the shape `penalty-backward`.
-const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP2 reduce only gradients that their own forward \
+const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP reduce only gradients that their own forward \
      prepared, and stage 3's parameters are empty outside of forward; use --engine deepspeed with --stage 0, 1 or 2";
+
+/// The reason why FSDP1 and FSDP2 do not support the shape `bypass`.
+const NOTHING_OUTSIDE_OF_FORWARD: &str =
+    "outside of forward, the parameters of FSDP are shards that no loss can use; use --engine ddp";
 
 static NATIVE: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Followed,
@@ -352,6 +364,29 @@ const DDP: Traits = Traits {
     },
 };
 
+/// FSDP1 accumulates whole gradients in the dtype of the computation, as DDP does, unless it reduces every microbatch.
+static FSDP1: Traits = Traits {
+    staging: Staging::Always(3),
+    has_master_weights: true,
+    communicates_in: |_, sums, _| Some(sums.dtype),
+    can_accumulate: |_, _| true,
+    settings: |request, _, _, _| EngineSettings::Fsdp1(Fsdp1Options::new(request)),
+    // Before the reduction, FSDP1 divides by a power of two, and after the reduction by the rest.
+    divides_last: |_| true,
+    leaves_no_room: |spec, shape| match shape {
+        Shape::Frozen if spec.fsdp1().is_some_and(|fsdp1| !fsdp1.use_orig_params) => {
+            Some("a flat parameter is trained or frozen as a whole; add --use-orig-params true")
+        }
+        Shape::Bypass => Some(NOTHING_OUTSIDE_OF_FORWARD),
+        Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
+        Shape::DifferentStart => Some(
+            "FSDP1 sends the parameters of one rank to the others only on GPUs; use --engine ddp or --engine deepspeed",
+        ),
+        _ => None,
+    },
+    ..DDP
+};
+
 static FSDP2: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Unknown,
     staging: Staging::Always(3),
@@ -380,10 +415,7 @@ static FSDP2: Traits = Traits {
                 "with --tensor-parallel, each rank has only a part of the shape's parameter; drop one of the two flags",
             )
         }
-        Shape::Bypass => Some(
-            "outside of forward, FSDP2's parameters are shards that no loss can use; use --engine \
-             ddp",
-        ),
+        Shape::Bypass => Some(NOTHING_OUTSIDE_OF_FORWARD),
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
         _ => None,

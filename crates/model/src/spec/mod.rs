@@ -14,6 +14,7 @@ mod device;
 mod engine;
 mod exactness;
 pub mod fault;
+mod fsdp1;
 mod fsdp2;
 mod invalid;
 mod models;
@@ -40,6 +41,7 @@ pub use ddp::{CommHook, Compile, DdpOptions, DelayedParameters};
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;
+pub use fsdp1::{Fsdp1Options, ShardingStrategy};
 pub use fsdp2::Fsdp2Options;
 pub use invalid::{Invalid, Refusal};
 pub use options::{

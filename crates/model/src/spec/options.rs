@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::deepspeed::Member;
 use super::{
-    Dataflow, DdpOptions, Engine, EngineSettings, Fault, Fsdp2Options, PipelineOptions, RunSpec,
-    ScriptOptions, SpecRequest, named_enum,
+    Dataflow, DdpOptions, Engine, EngineSettings, Fault, Fsdp1Options, Fsdp2Options,
+    PipelineOptions, RunSpec, ScriptOptions, SpecRequest, named_enum,
 };
 
 /// The settings of zprobe's own engine.
@@ -124,15 +124,30 @@ impl RunSpec {
         if let EngineSettings::Ddp(options) = self.settings { Some(options) } else { None }
     }
 
+    /// The settings of FSDP1; `None` for other engines.
+    pub fn fsdp1(&self) -> Option<Fsdp1Options> {
+        if let EngineSettings::Fsdp1(options) = self.settings { Some(options) } else { None }
+    }
+
     /// The settings of FSDP2; `None` for other engines.
     pub fn fsdp2(&self) -> Option<Fsdp2Options> {
         if let EngineSettings::Fsdp2(options) = self.settings { Some(options) } else { None }
     }
 
+    /// The number of groups of ranks that each hold the whole model, sharded within the group; 1 unless FSDP shards
+    /// several replicas.
+    pub fn replicas(&self) -> usize {
+        match self.settings {
+            EngineSettings::Fsdp1(fsdp1) => fsdp1.replicas,
+            EngineSettings::Fsdp2(fsdp2) => fsdp2.replicas,
+            _ => 1,
+        }
+    }
+
     /// The index of the replica of the model that a rank holds a part of; consecutive ranks hold the same replica.
-    /// `None` unless FSDP2 shards several replicas.
+    /// `None` unless FSDP shards several replicas.
     pub fn replica(&self, rank: usize) -> Option<usize> {
-        let replicas = self.fsdp2()?.replicas;
+        let replicas = self.replicas();
         (replicas > 1).then(|| rank / (self.world_size / replicas))
     }
 
@@ -310,6 +325,9 @@ pub(super) struct Written {
     deepspeed_set: Vec<Member>,
     /// The settings of DDP; `None` for other engines.
     ddp: Option<DdpOptions>,
+    /// The settings of FSDP1; `None` for other engines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fsdp1: Option<Fsdp1Options>,
     /// The settings of FSDP2; `None` for other engines.
     fsdp2: Option<Fsdp2Options>,
     /// The settings of pipelining schedules; `None` for other engines.
@@ -367,6 +385,7 @@ impl From<EngineSettings> for Written {
                 ..none
             },
             EngineSettings::Ddp(ddp) => Self { ddp: Some(ddp), ..none },
+            EngineSettings::Fsdp1(fsdp1) => Self { fsdp1: Some(fsdp1), ..none },
             EngineSettings::Fsdp2(fsdp2) => Self { fsdp2: Some(fsdp2), ..none },
             EngineSettings::Pipeline(pipeline) => Self { pipeline: Some(pipeline), ..none },
             EngineSettings::Script(script) => Self { script: Some(script), ..none },
@@ -411,6 +430,7 @@ impl TryFrom<Written> for EngineSettings {
                 ..DeepSpeedOptions::new(&request)
             }),
             Engine::Ddp => Self::Ddp(written.ddp.ok_or_else(|| lacks("ddp"))?),
+            Engine::Fsdp1 => Self::Fsdp1(written.fsdp1.ok_or_else(|| lacks("fsdp1"))?),
             Engine::Fsdp2 => Self::Fsdp2(written.fsdp2.ok_or_else(|| lacks("fsdp2"))?),
             Engine::Pipeline => Self::Pipeline(written.pipeline.ok_or_else(|| lacks("pipeline"))?),
             Engine::Script => Self::Script(written.script.ok_or_else(|| lacks("script"))?),

@@ -10,7 +10,8 @@ use super::settings;
 use super::validate::{check_exactness, check_shapes};
 use super::{
     Backend, CommHook, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
-    Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp2, pipeline,
+    Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp1, fsdp2,
+    pipeline,
 };
 
 /// The default number of ranks: the fewest that can disagree.
@@ -114,6 +115,7 @@ impl SpecRequest {
         refusal.extend(check_shapes(&spec));
         refusal.extend(checks::check_shapes(&spec));
         refusal.extend(ddp::check(&spec));
+        refusal.extend(fsdp1::check(&spec));
         refusal.extend(fsdp2::check(&spec));
         refusal.extend(pipeline::check(&spec));
         refusal.extend(checks::check_deepspeed(&spec));

@@ -106,6 +106,11 @@ class BaseEyes:
         """The content of every parameter in the order of the model: tensors of the parameters' whole shapes."""
         return [own_part(parameter.detach()) for parameter in model.parameters()]
 
+    def is_sharded(self, model):
+        """True if a rank has only the gradients of its own shards right before the step, in the layout of its optimizer.
+        """
+        return any(hasattr(parameter, "to_local") for parameter in model.parameters())
+
     def gathers_for_forward(self):
         """True if the engine gathers parameters for each forward, so that the gathered values may differ from the
         result of `parameters`."""

@@ -9,16 +9,16 @@ class ForwardWatch:
     """Compares the parameters that the forward of each module uses. The hooks run after the engine's own hooks, which
     gather the parameters of the module."""
 
-    def __init__(self, model):
-        """`model` is the model after the engine has wrapped it or registered its hooks."""
+    def __init__(self, places):
+        """To be called after the engine has wrapped the model or registered its hooks. `places` are those of `Run`."""
         #: The parameters after the last step: tensors of the whole shapes, in the order of the model.
         self.left = None
         self.compared = []
-        numbers = {id(parameter): index for index, parameter in enumerate(model.parameters())}
-        for module in model.modules():
-            own = {name: numbers[id(p)] for name, p in module._parameters.items() if id(p) in numbers}
-            if own:
-                module.register_forward_pre_hook(self._hook(own))
+        own = {}
+        for module, name, index in places:
+            own.setdefault(module, {})[name] = index
+        for module, indices in own.items():
+            module.register_forward_pre_hook(self._hook(indices))
 
     def take(self):
         """The comparisons since the last call, as the argument of `differences`."""
@@ -28,7 +28,7 @@ class ForwardWatch:
     def _hook(self, own):
         def compare(module, _inputs):
             for name, index in own.items():
-                self._compare(index, flat(module._parameters[name]))
+                self._compare(index, flat(getattr(module, name)))
 
         return compare
 

@@ -31,15 +31,20 @@ class Node(nn.Module):
 
     reverses = False
 
+    def complete(self):
+        """To be called once the node has its parameters and submodules. An engine may hide parameters later: FSDP1
+        replaces them by a flat parameter."""
+        self.names = [name for name, _ in self.named_parameters(recurse=False)]
+        self.counts = [len(list(child.parameters())) for child in self.children()]
+
     def forward(self, *data):
         """The inner products <p, x> in fp32, one for each used parameter."""
         uses, at = [], 0
-        for parameter in self.parameters(recurse=False):
+        for name in self.names:
             if data[at] is not None:
-                uses.append((inner_product, (parameter, data[at])))
+                uses.append((inner_product, (getattr(self, name), data[at])))
             at += 1
-        for child in self.children():
-            count = len(list(child.parameters()))
+        for child, count in zip(self.children(), self.counts):
             part, at = data[at : at + count], at + count
             if any(x is not None for x in part):
                 uses.append((child, part))
@@ -119,6 +124,7 @@ class CodedProbe:
         self.model = CodedModel(here, workload, float(self.world_size * self.ga), values)
         self.model.to(device)
         for module in self.model.modules():
+            module.complete()
             module.reverses = workload.reversed_on_odd_ranks and rank % 2 == 1
 
     def parts(self, step, microbatch):

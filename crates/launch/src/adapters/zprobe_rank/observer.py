@@ -93,8 +93,7 @@ class Observer:
             return
         self.tap.microbatch = microbatch
         at = dict(step=step, microbatch=microbatch)
-        if any(hasattr(parameter, "to_local") for parameter in self.parameters_held.values()):
-            # A rank holds only the gradients of its own shards, in the layout of its optimizer.
+        if self.eyes.is_sharded(self.model):
             pieces = [gradient_of(fragment) for fragment in self.tap.fragments]
             self._record("before-step", "partition", Pieces(pieces, self.eyes.unscaled), **at)
         else:
@@ -138,7 +137,7 @@ class Observer:
         if self.sampler.active:
             self.channel.emit("not-observed", what="parameters that forward uses", why="large models are only sampled")
         else:
-            self.forward = ForwardWatch(self.model)
+            self.forward = ForwardWatch(self.run.places)
 
     def _forward_used(self, compared, at):
         differing = [dict(it, param=self.probe.held[it["param"]]) for it in differences(compared)]

@@ -62,6 +62,13 @@ class Run:
         dtype = dtype or DTYPES[self.spec["dtype"]]
         self.probe = model.build(self.spec, self.params, self.workload, self.rank, dtype, self.device)
         self.model = self.probe.model
+        numbers = {id(parameter): number for number, parameter in enumerate(self.model.parameters())}
+        #: For each parameter of each module the module, the name, and the number of the parameter in the model's order.
+        self.places = [
+            (module, name, numbers[id(parameter)])
+            for module in self.model.modules()
+            for name, parameter in module.named_parameters(recurse=False)
+        ]
         self.channel.emit("model", params=[described(param) for param in self.params])
         held = zip(self.probe.held, self.model.parameters())
         trainable = {number: it for number, it in held if it.requires_grad}

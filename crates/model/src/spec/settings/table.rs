@@ -16,17 +16,21 @@ use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
     BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
     Dtype, Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer,
-    Schedule, SequenceGroups, Shape,
+    Schedule, SequenceGroups, Shape, ShardingStrategy,
 };
 
 /// The engines that partition as ZeRO does, and use the setting names of DeepSpeed's configuration.
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
 const WITH_LOSS_SCALE: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
 
+/// Both generations of PyTorch's fully sharded data parallelism.
+const FSDP: &[Engine] = &[Engine::Fsdp1, Engine::Fsdp2];
+
 /// Each of the following lists has a single engine.
 const NATIVE: &[Engine] = &[Engine::Native];
 const DEEPSPEED: &[Engine] = &[Engine::DeepSpeed];
 const DDP: &[Engine] = &[Engine::Ddp];
+const FSDP1: &[Engine] = &[Engine::Fsdp1];
 const FSDP2: &[Engine] = &[Engine::Fsdp2];
 const PIPELINE: &[Engine] = &[Engine::Pipeline];
 
@@ -153,8 +157,8 @@ settings! {
     /// Dtype in which microbatches are accumulated
     "--grad-accum-dtype" grad_accum_dtype: Option<Dtype>, {
         heading: "Engine", placeholder: "DTYPE", engines: ZERO,
-        advice: "ddp accumulates in --dtype, fsdp2 in --comm-dtype",
-        default_words: "fp32; ddp: the model's dtype",
+        advice: "ddp and fsdp1 accumulate in --dtype, fsdp2 in --comm-dtype",
+        default_words: "fp32; ddp and fsdp1: the model's dtype",
         key: ConfigKey::At("data_types.grad_accum_dtype"),
         said: |spec| Some(spec.grad_accum_dtype),
     }
@@ -162,7 +166,7 @@ settings! {
     /// Dtype in which gradients are communicated
     "--comm-dtype" comm_dtype: Option<Dtype>, {
         heading: "Engine", placeholder: "DTYPE",
-        engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2], advice: "use --comm-hook",
+        engines: &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp1, Engine::Fsdp2], advice: "use --comm-hook",
         default_words: "the reduced buffer's dtype",
         key: ConfigKey::At("communication_data_type"),
         said: |spec| spec.comm_dtype,
@@ -317,6 +321,24 @@ settings! {
         said: |spec| Some(spec.ddp()?.compile),
     }
 
+    /// Part of the model that each rank holds
+    "--sharding-strategy" sharding_strategy: Option<ShardingStrategy> = |_| ShardingStrategy::FullShard, {
+        heading: "FSDP1", engines: FSDP1,
+        said: |spec| Some(spec.fsdp1()?.sharding_strategy),
+    }
+
+    /// Give the optimizer the model's own parameters, and not the flat parameters
+    "--use-orig-params" use_orig_params: Option<bool> = |_| false, {
+        heading: "FSDP1", engines: FSDP1,
+        said: |spec| Some(spec.fsdp1()?.use_orig_params),
+    }
+
+    /// Give the optimizer gradients in the dtype of the reduction
+    "--keep-low-precision-grads" keep_low_precision_grads: Option<bool> = |_| false, {
+        heading: "FSDP1", engines: FSDP1,
+        said: |spec| Some(spec.fsdp1()?.keep_low_precision_grads),
+    }
+
     /// Free parameters between forward and backward
     "--reshard-after-forward" reshard_after_forward: Option<bool> = |_| true, {
         heading: "FSDP2", engines: FSDP2,
@@ -325,8 +347,8 @@ settings! {
 
     /// Reduce gradients in every microbatch, and not only at the boundary
     "--reduce-every-microbatch" reduce_every_microbatch: Option<bool> = |_| false, {
-        heading: "FSDP2", engines: FSDP2,
-        said: |spec| Some(spec.fsdp2()?.reduce_every_microbatch),
+        heading: "FSDP", engines: FSDP,
+        said: |spec| spec.fsdp1().map(|it| it.reduce_every_microbatch).or(spec.fsdp2().map(|it| it.reduce_every_microbatch)),
     }
 
     /// Free parameters after the backward of every microbatch, and not only at the boundary
@@ -337,9 +359,9 @@ settings! {
 
     /// Groups of ranks that each hold the whole model, sharded within the group (HSDP)
     "--replicas" replicas: Option<usize> = |_| 1, {
-        heading: "FSDP2", placeholder: "N", engines: FSDP2,
+        heading: "FSDP", placeholder: "N", engines: FSDP,
         check: up_to::<MOST, _>,
-        said: |spec| Some(spec.fsdp2()?.replicas),
+        said: |spec| (spec.fsdp1().is_some() || spec.fsdp2().is_some()).then(|| spec.replicas()),
     }
 
     /// Ranks among which every parameter is split before it is sharded (tensor parallelism)
@@ -375,8 +397,8 @@ settings! {
 
     /// Replace the parameters by those of a state dict before the first step
     "--assign-state-dict" assign_state_dict: Option<bool> = |_| false, {
-        heading: "FSDP2", engines: FSDP2,
-        said: |spec| Some(spec.fsdp2()?.assign_state_dict),
+        heading: "FSDP", engines: FSDP,
+        said: |spec| spec.fsdp1().map(|it| it.assign_state_dict).or(spec.fsdp2().map(|it| it.assign_state_dict)),
     }
 
     /// Schedule of the pipeline

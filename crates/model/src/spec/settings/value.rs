@@ -12,7 +12,7 @@ use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
     BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
     Dtype, Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule,
-    SequenceGroups, Shape,
+    SequenceGroups, Shape, ShardingStrategy,
 };
 
 /// A value that a setting can have.
@@ -70,6 +70,7 @@ displayed!(
     Offload,
     CommHook,
     DataParallel,
+    ShardingStrategy,
     Schedule,
     SequenceGroups,
     DelayedParameters,
