@@ -121,10 +121,11 @@ fn a_healthy_step_is_clean_and_every_weight_is_exactly_one() {
     let mut cases = vec![
         "--engine ddp --nproc-per-node 3 --ga 3 --dtype bf16".to_owned(),
         "--engine fsdp2 --nproc-per-node 3 --ga 3 --dtype fp16".to_owned(),
+        "--engine fsdp1 --nproc-per-node 3 --ga 3 --dtype fp16".to_owned(),
         "--engine zero-redundancy --nproc-per-node 3 --ga 3 --dtype fp32".to_owned(),
     ];
     if full() {
-        for engine in ["ddp", "fsdp2"] {
+        for engine in ["ddp", "fsdp1", "fsdp2"] {
             for world in [2, 3, 4] {
                 for ga in [1, 3, 4] {
                     for dtype in ["bf16", "fp16", "fp32"] {
@@ -151,6 +152,7 @@ fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
          --gradient-as-bucket-view",
         "--engine fsdp2 --shape unused-first,unused-last,tied,frozen,tuple-output \
          --reshard-after-forward=false",
+        "--engine fsdp1 --shape unused-first,unused-last,tied,frozen,tuple-output --use-orig-params",
     ];
     if full() {
         cases.extend([
@@ -161,6 +163,10 @@ fn whatever_the_model_and_the_settings_a_healthy_engine_does_what_it_should() {
             "--engine fsdp2 --shape unused-always,unused-alternating,dict-output --steps 3",
             "--engine fsdp2 --shape several-backwards --comm-dtype bf16",
             "--engine fsdp2 --dtype fp16 --comm-dtype fp16",
+            "--engine fsdp1 --shape unused-alternating,dict-output,several-backwards --comm-dtype fp32 --steps 3",
+            "--engine fsdp1 --sharding-strategy no-shard --reduce-every-microbatch --shape scalars,twins",
+            "--engine fsdp1 --nproc-per-node 4 --sharding-strategy hybrid-shard-zero2 --replicas 2 \
+             --keep-low-precision-grads",
             "--engine zero-redundancy --shape unused-last,tied,frozen,several-backwards --parameter-groups 2",
         ]);
     }
@@ -264,6 +270,7 @@ fn stages_whose_gradients_pass_ddp_by_are_found() {
 fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
     let mut cases = vec![
         "--engine ddp --model mlp",
+        "--engine fsdp1 --model mlp",
         "--engine fsdp2 --model mlp",
         "--engine deepspeed --stage 1 --ga 3 --model mlp",
         "--engine deepspeed --stage 2 --dtype fp16 --shape unused-last,tied",
@@ -277,6 +284,7 @@ fn observing_an_engine_does_not_change_one_bit_of_what_it_computes() {
             "--engine deepspeed --stage 0 --dtype fp32 --model mlp",
             "--engine ddp --shape unused-last,tied --gradient-clipping 1",
             "--engine ddp --model mlp --gradient-as-bucket-view --gradient-clipping 0.1",
+            "--engine fsdp1 --shape unused-last,tied --gradient-clipping 1 --use-orig-params",
             "--engine fsdp2 --shape unused-last,tied --gradient-clipping 1",
             "--engine fsdp2 --model mlp --gradient-clipping 0.1",
             "--engine fsdp2 --nproc-per-node 4 --tensor-parallel 2",
@@ -437,7 +445,17 @@ fn probes() -> Vec<String> {
 fn the_standard_suite_is_clean_on_every_real_engine() {
     let dir = TempDir::new().expect("a temporary directory");
     let output = Command::new(env!("CARGO_BIN_EXE_zprobe"))
-        .args(["check", "--engine", "deepspeed", "--engine", "ddp", "--engine", "fsdp2"])
+        .args([
+            "check",
+            "--engine",
+            "deepspeed",
+            "--engine",
+            "ddp",
+            "--engine",
+            "fsdp1",
+            "--engine",
+            "fsdp2",
+        ])
         .args(probes())
         .arg("--python")
         .arg(python())

@@ -55,7 +55,7 @@ fn without_any_engine_the_exit_code_says_that_nothing_can_run() {
     let output =
         Command::new(alone).args(["doctor", "--python", "/does/not/exist"]).output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
-    for engine in ["native", "deepspeed", "ddp", "fsdp2", "pipeline", "zero-redundancy"] {
+    for engine in ["native", "deepspeed", "ddp", "fsdp1", "fsdp2", "pipeline", "zero-redundancy"] {
         assert!(stdout.contains(&format!("missing  {engine}")), "{engine}: {stdout}");
     }
     assert!(stdout.contains("cannot start /does/not/exist"), "{stdout}");

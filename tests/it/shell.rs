@@ -102,7 +102,10 @@ fn shells_complete_commands_flags_and_values() {
     assert_eq!(offered("zprobe sh", here), ["show"]);
     assert_eq!(offered("zprobe run --deepspeed-c", here), ["--deepspeed-config"]);
     let engines = offered("zprobe run --engine ", here);
-    assert_eq!(engines, ["native", "deepspeed", "ddp", "fsdp2", "pipeline", "zero-redundancy"]);
+    assert_eq!(
+        engines,
+        ["native", "deepspeed", "ddp", "fsdp1", "fsdp2", "pipeline", "zero-redundancy"]
+    );
     assert_eq!(offered("zprobe pool", here), [""; 0], "nobody calls pool-worker");
     assert_eq!(offered("zprobe list sh", here), ["shapes"]);
     assert_eq!(offered("zprobe run --shape unused-f", here), ["unused-first"]);

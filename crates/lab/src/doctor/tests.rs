@@ -43,7 +43,8 @@ fn text(machine: &MachineFacts, python: &Result<PythonFacts, InterpreterError>) 
 fn where_all_is_well_there_is_nothing_to_do() {
     let python = python(
         r#""torch": {"value": "2.11.0"}, "backends": {"value": ["gloo", "nccl"]},
-           "gpus": {"value": ["H100"]}, "ddp": {"value": true}, "fsdp2": {"value": true}, "pipeline": {"value": true},
+           "gpus": {"value": ["H100"]}, "ddp": {"value": true}, "fsdp1": {"value": true}, "fsdp2": {"value": true},
+           "pipeline": {"value": true},
            "deepspeed": {"value": "0.19.8"}"#,
     );
     let checks = [engines(&machine(), &python), surroundings(&machine(), &python)].concat();
@@ -98,7 +99,8 @@ fn what_is_missing_or_broken_comes_with_what_to_do() {
     };
     let old = python(
         r#""torch": {"value": "2.6.0"}, "backends": {"value": []}, "gpus": {"value": []},
-           "ddp": {"value": true}, "fsdp2": {"problem": "AttributeError: record_event"},
+           "ddp": {"value": true}, "fsdp1": {"problem": "RuntimeError: no device"},
+           "fsdp2": {"problem": "AttributeError: record_event"},
            "pipeline": {"value": true}, "deepspeed": {"problem": "ImportError: cannot import name 'log'"}"#,
     );
     let empty = python(

@@ -9,7 +9,7 @@ use crate::chaos::Case;
 ///
 /// World sizes are small or far too large: a size in between would start that many processes.
 const FLAGS: &[(&str, &[&str])] = &[
-    ("--engine", &["native", "deepspeed", "ddp", "fsdp2", "pipeline"]),
+    ("--engine", &["native", "deepspeed", "ddp", "fsdp1", "fsdp2", "pipeline"]),
     ("--stage", &["0", "1", "2", "3"]),
     ("--ga", &["1", "2", "3", "4", "7", "64", "65536"]),
     ("--nproc-per-node", &["1", "2", "3", "65537", "4000000000"]),
