@@ -10,7 +10,11 @@ from zprobe_rank.tensors import dense
 
 
 class Eyes(BaseEyes):
-    """Reads the shards of flat parameters, and the unsharded gradients that FSDP1 has not reduced yet."""
+    """Reads the shards of flat parameters, and the unsharded gradients that FSDP1 has not reduced yet.
+
+    FSDP1 replaces the model's parameters, so these eyes must know the parameters' places, which only a `Run` has: in a
+    user's script, zprobe sees no buffer of FSDP1 between backward and optimizer.
+    """
 
     engine = "fsdp1"
     kind = "FullyShardedDataParallel"
@@ -34,8 +38,10 @@ class Eyes(BaseEyes):
 
     def hint(self, parameters, fragment):
         for flat in (handle.flat_param for handle in self.handles):
-            parts = zip(self._numbers(flat), flat._shard_param_infos, flat._params or [flat] * len(flat._param_infos))
-            held = [(number, part.intra_param_start_idx) for number, part, owner in parts if part.in_shard and owner is fragment]
+            fragments = flat._params or [flat] * len(flat._param_infos)
+            parts = zip(self._numbers(flat), flat._shard_param_infos, fragments)
+            parts = [(number, part) for number, part, it in parts if it is fragment and part.in_shard]
+            held = [(number, part.intra_param_start_idx) for number, part in parts]
             if held:
                 return *held[0], [number for number, _ in held[1:]]
         return None

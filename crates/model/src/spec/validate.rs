@@ -126,7 +126,7 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Dataflow, Engine, Fault, Offload, Shape};
+    use crate::spec::{Dataflow, Engine, Fault, Offload, Shape, ShardingStrategy};
 
     #[test]
     fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {
@@ -222,6 +222,27 @@ mod tests {
             .join("\n")
         );
         assert!(shaped(Engine::Ddp, &[Shape::Bypass]).resolve().is_ok());
+    }
+
+    #[test]
+    fn settings_of_fsdp1_that_contradict_each_other_are_refused() {
+        let fsdp1 = |shapes: &[Shape]| shaped(Engine::Fsdp1, shapes);
+        let replicas = |replicas| SpecRequest { replicas: Some(replicas), ..fsdp1(&[]) };
+        let strategy = Some(ShardingStrategy::HybridShard);
+        insta::assert_snapshot!(
+            [
+                replicas(2),
+                SpecRequest { sharding_strategy: strategy, ..replicas(3) },
+                SpecRequest { parameter_groups: Some(2), ..fsdp1(&[]) },
+                fsdp1(&[Shape::Frozen]),
+                fsdp1(&[Shape::DifferentStart]),
+            ]
+            .map(refusal)
+            .join("\n")
+        );
+        assert!(SpecRequest { sharding_strategy: strategy, ..replicas(2) }.resolve().is_ok());
+        let own = SpecRequest { use_orig_params: Some(true), ..fsdp1(&[Shape::Frozen]) };
+        assert!(SpecRequest { parameter_groups: Some(2), ..own }.resolve().is_ok());
     }
 
     #[test]

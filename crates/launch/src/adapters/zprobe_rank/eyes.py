@@ -107,8 +107,7 @@ class BaseEyes:
         return [own_part(parameter.detach()) for parameter in model.parameters()]
 
     def is_sharded(self, model):
-        """True if a rank has only the gradients of its own shards right before the step, in the layout of its optimizer.
-        """
+        """True if a rank has only the gradients of its own shards right before the step."""
         return any(hasattr(parameter, "to_local") for parameter in model.parameters())
 
     def gathers_for_forward(self):
