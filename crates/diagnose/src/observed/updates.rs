@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use zprobe_model::trace::{
-    ClippedInVain, Differing, Event, GradientsClipped, Left, OptimizerStepped, UpdatesRounded,
+    ClippedInVain, Differing, Event, GradientsClipped, Left, OptimizerStepped, StateCompared,
+    UpdatesRounded,
 };
 
 /// The facts about the optimizer steps of all ranks.
@@ -29,6 +30,8 @@ pub struct Updates<'a> {
     /// The digests of parameters, by (step, rank), taken after the step; the step is `None` for digests before the
     /// first step.
     pub digests: BTreeMap<(Option<usize>, usize), Digests<'a>>,
+    /// The comparisons of the training state before and after a checkpoint, by (step that follows, rank).
+    pub loaded: BTreeMap<(usize, usize), &'a [StateCompared]>,
     /// The gradients of the first step that a later step consumed once more, by that (step, rank).
     pub left: BTreeMap<(usize, usize), &'a [Left]>,
 }
@@ -95,6 +98,9 @@ impl<'a> Updates<'a> {
             }
             Event::ParametersDigested { step, digests, shards } => {
                 self.digests.insert((*step, rank), Digests { numbers: digests, shards });
+            }
+            Event::CheckpointLoaded { step, states } => {
+                self.loaded.insert((*step, rank), states);
             }
             Event::GradientsLeft { step, params } => {
                 self.left.insert((*step, rank), params);

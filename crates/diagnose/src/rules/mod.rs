@@ -34,6 +34,7 @@ mod zp607_clipping_differs;
 mod zp608_settings_differ;
 mod zp609_weights_untied;
 mod zp610_update_swallowed;
+mod zp611_state_not_restored;
 mod zp701_offload_copy;
 mod zp801_collective_mismatch;
 mod zp802_collectives_differ;
@@ -90,6 +91,7 @@ pub const RULES: &[Rule] = &{
         zp608_settings_differ::RULE,
         zp609_weights_untied::RULE,
         zp610_update_swallowed::RULE,
+        zp611_state_not_restored::RULE,
         zp701_offload_copy::RULE,
         zp801_collective_mismatch::RULE,
         zp802_collectives_differ::RULE,

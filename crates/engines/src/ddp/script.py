@@ -1,6 +1,7 @@
 """The training script for PyTorch's DistributedDataParallel."""
 
 import contextlib
+import os
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,40 @@ MIB = 1024 * 1024
 
 def train(run):
     """Trains with gradient accumulation under `no_sync`, as the documentation of DDP shows."""
+    settings = run.spec["ddp"]
+    ddp, compiled, optimizer, scaler = set_up(run)
+    is_late = "late-no-sync" in run.spec["shapes"]
+    for _ in run.steps():
+        if run.resumes():
+            with run.checkpoint() as folder:
+                save(folder, ddp, optimizer, scaler)
+                ddp, compiled, optimizer, scaler = set_up(run)
+                load(folder, ddp, optimizer, scaler)
+        for microbatch in run.microbatches():
+            for part in microbatch:
+                with contextlib.nullcontext() if part.is_last or is_late else ddp.no_sync():
+                    # torch's compiler splits the graph at the ends of buckets, and uses the same constant for the first
+                    # bucket.
+                    with first_bucket_like_the_others(settings["bucket_cap_mb"]):
+                        loss = part.loss(compiled)
+                    if is_late:
+                        # This call comes too late: the forward of the microbatch has already read the flag that
+                        # `no_sync` sets.
+                        ddp.require_backward_grad_sync = part.is_last
+                    scaler.scale(loss / run.accumulation_steps).backward()
+                    if settings["delayed_parameters"] == "awaited":
+                        # Gloo's barrier ends after all collectives that were started before the barrier.
+                        dist.barrier()
+        with run.update() as update:
+            scaler.unscale_(optimizer)
+            update.clip(run.trainable())
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def set_up(run):
+    """A new model under DDP, the same model as it runs after compilation, and a new optimizer with its scaler."""
     arguments = dict(run.spec["ddp"])
     comm_hook, backend = arguments.pop("comm_hook"), arguments.pop("compile")
     delayed_parameters = arguments.pop("delayed_parameters")
@@ -44,30 +79,23 @@ def train(run):
     compiled = ddp if backend == "none" else torch.compile(ddp, backend=backend.replace("-", "_"))
     optimizer, scaler = run.optimizer(run.trainable()), run.scaler()
     run.watch(Eyes, [ddp], optimizer, scaler=scaler)
+    return ddp, compiled, optimizer, scaler
 
-    is_late = "late-no-sync" in run.spec["shapes"]
-    for _ in run.steps():
-        for microbatch in run.microbatches():
-            for part in microbatch:
-                with contextlib.nullcontext() if part.is_last or is_late else ddp.no_sync():
-                    # torch's compiler splits the graph at the ends of buckets, and uses the same constant for the first
-                    # bucket.
-                    with first_bucket_like_the_others(bucket_cap_mb):
-                        loss = part.loss(compiled)
-                    if is_late:
-                        # This call comes too late: the forward of the microbatch has already read the flag that
-                        # `no_sync` sets.
-                        ddp.require_backward_grad_sync = part.is_last
-                    scaler.scale(loss / run.accumulation_steps).backward()
-                    if delayed_parameters == "awaited":
-                        # Gloo's barrier ends after all collectives that were started before the barrier.
-                        dist.barrier()
-        with run.update() as update:
-            scaler.unscale_(optimizer)
-            update.clip(run.trainable())
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+
+def save(folder, ddp, optimizer, scaler):
+    """Saves a checkpoint on the first rank; all ranks hold the same state."""
+    if dist.get_rank() == 0:
+        state = dict(model=ddp.module.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict())
+        torch.save(state, os.path.join(folder, "checkpoint.pt"))
+    dist.barrier()
+
+
+def load(folder, ddp, optimizer, scaler):
+    """Loads the checkpoint of the first rank."""
+    state = torch.load(os.path.join(folder, "checkpoint.pt"), map_location="cpu")
+    ddp.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
 
 
 def delayed(model):

@@ -20,6 +20,7 @@ const SHARED: &[(&str, &str)] = &[
     ("__main__.py", include_str!("__main__.py")),
     ("zprobe_rank/__init__.py", include_str!("zprobe_rank/__init__.py")),
     ("zprobe_rank/channel.py", include_str!("zprobe_rank/channel.py")),
+    ("zprobe_rank/checkpoint.py", include_str!("zprobe_rank/checkpoint.py")),
     ("zprobe_rank/codes.py", include_str!("zprobe_rank/codes.py")),
     ("zprobe_rank/collectives.py", include_str!("zprobe_rank/collectives.py")),
     ("zprobe_rank/device.py", include_str!("zprobe_rank/device.py")),

@@ -85,6 +85,9 @@ pub struct RunSpec {
     /// The number of steps after which the codes repeat; `None` if every step has codes of its own.
     #[serde(default)]
     pub code_steps: Option<usize>,
+    /// The step before which the ranks save a checkpoint, and go on with a new engine that loads the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_before: Option<usize>,
     /// The dtype of the model's parameters and of each microbatch's gradient.
     pub dtype: Dtype,
     /// The dtype in which the gradients of the microbatches are accumulated.

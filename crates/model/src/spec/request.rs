@@ -7,7 +7,7 @@ use super::fault::check_fault;
 use super::recording::CODE_STEPS;
 use super::recording::default_budget;
 use super::settings;
-use super::validate::{check_exactness, check_shapes};
+use super::validate::{check_exactness, check_resumption, check_shapes};
 use super::{
     Backend, CommHook, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
     Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp1, fsdp2,
@@ -63,6 +63,7 @@ impl SpecRequest {
             gradient_accumulation_steps: asked.gradient_accumulation_steps(),
             steps,
             code_steps: (steps > CODE_STEPS).then_some(CODE_STEPS),
+            resume_before: self.resume_before,
             dtype,
             grad_accum_dtype: accum,
             comm_dtype,
@@ -112,6 +113,7 @@ impl SpecRequest {
             _ => {}
         }
         refusal.extend(check_exactness(&spec, &self));
+        refusal.extend(check_resumption(&spec));
         refusal.extend(check_shapes(&spec));
         refusal.extend(checks::check_shapes(&spec));
         refusal.extend(ddp::check(&spec));

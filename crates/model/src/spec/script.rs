@@ -195,6 +195,7 @@ impl RunSpec {
             // If a rank ended in a step, the report covers that step too.
             steps: found.steps.max(found.begun).max(1),
             code_steps: Some(code_steps),
+            resume_before: None,
             dtype: found.dtype,
             grad_accum_dtype: found.dtype,
             comm_dtype: None,

@@ -104,6 +104,15 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Refuses a checkpoint that no step follows.
+pub(super) fn check_resumption(spec: &RunSpec) -> Option<Invalid> {
+    let step = spec.resume_before.filter(|step| *step >= spec.steps)?;
+    Some(Invalid::contradiction(
+        format!("--resume-before {step} with {} steps", spec.steps),
+        "steps count from 0, and at least one step has to follow the checkpoint; use more --steps",
+    ))
+}
+
 /// Refuses shapes with a model other than the coded one, and shapes that contradict each other.
 pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
     let mut problems = Vec::new();

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     AgentLoss, Aside, Block, ClippedInVain, CollectiveOp, Differing, FlushReason, Frame,
     GradientsClipped, IssuedCollectives, LayoutName, Left, LossWeighed, OptimizerStepped, Outcome,
-    ParamInfo, Payload, Phase, Remarks, Transform, UpdatesRounded, Violation, Waiting,
+    ParamInfo, Payload, Phase, Remarks, StateCompared, Transform, UpdatesRounded, Violation,
+    Waiting,
 };
 use crate::spec::{Backend, Device, Dtype, Engine, Point, RunSpec, plan::Segment};
 
@@ -217,6 +218,14 @@ pub enum Event {
         microbatch: usize,
         /// The parameters with differing elements.
         differing: Vec<Differing>,
+    },
+    /// The engine goes on from a checkpoint: the comparison of the rank's training state before the checkpoint was
+    /// saved with the state after a new engine has loaded the checkpoint.
+    CheckpointLoaded {
+        /// The number of the optimizer step, from 0, before which the checkpoint was saved and loaded.
+        step: usize,
+        /// The compared kinds of state, also those without a difference.
+        states: Vec<StateCompared>,
     },
     /// The global norm of the gradient before clipping, as the engine computed it.
     GradientNorm {

@@ -31,4 +31,6 @@ pub use script::{
     Transform, UnreadKeys, UpdatesRounded,
 };
 pub use settle::NoAnswer;
-pub use step::{CollectiveOp, Differing, FlushReason, LayoutName, ParamInfo, Phase};
+pub use step::{
+    CollectiveOp, Differing, FlushReason, LayoutName, ParamInfo, Phase, StateCompared, Unequal,
+};

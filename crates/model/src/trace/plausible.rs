@@ -93,6 +93,7 @@ impl Event {
             Event::DigestsGathered { step, .. }
             | Event::LossScaled { step, .. }
             | Event::OptimizerCalled { step, .. }
+            | Event::CheckpointLoaded { step, .. }
             | Event::WindowGivenUp { step, .. }
             | Event::BlocksUnreached { step, .. }
             | Event::GradientsLeft { step, .. }

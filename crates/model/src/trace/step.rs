@@ -30,6 +30,37 @@ pub struct Differing {
     pub first: usize,
 }
 
+/// A comparison of one kind of a rank's training state before a checkpoint was saved with the state after the
+/// checkpoint was loaded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StateCompared {
+    /// The kind of the state, such as `parameters`, `master weights`, or `optimizer.exp_avg`.
+    pub state: String,
+    /// The elements of parameters whose state differs; empty for numbers of the whole engine.
+    pub differing: Vec<Differing>,
+    /// True if the state differs, and each differing element is the saved element rounded to the model's dtype.
+    pub rounded: bool,
+    /// The first two numbers that differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Unequal>,
+}
+
+impl StateCompared {
+    /// True if the state after the checkpoint differs from the state before.
+    pub fn differs(&self) -> bool {
+        self.numbers.is_some()
+    }
+}
+
+/// A number before and after a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Unequal {
+    /// The number before the checkpoint was saved; `None` if it is not finite.
+    pub saved: Option<f64>,
+    /// The number after the checkpoint was loaded; `None` if it is not finite.
+    pub loaded: Option<f64>,
+}
+
 named_enum! {
     /// The part of the model that a buffer holds.
     pub enum LayoutName {

@@ -41,6 +41,10 @@ class BaseEyes:
         self.undo = []
         self.failed = set()  # Names of the observing functions that have raised an error.
 
+    def follow_scale(self, scaler):
+        """Reads the loss scale of torch's `GradScaler` from now on, if it is given and enabled."""
+        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
+
     @staticmethod
     def leaves(it):
         """The tensors of an engine object into which autograd accumulates gradients."""
@@ -142,6 +146,10 @@ class BaseEyes:
         """The loss scale of the last step as a float, and true if that step overflowed; `None` without a loss scale.
         `has_stepped` is true if the inner optimizer has stepped, which `GradScaler` prevents after an overflow."""
         return None if self.scaler is None else (self.scale, not has_stepped)
+
+    def numbers(self):
+        """The numbers of the engine, by name, on which later steps depend and that a checkpoint has to keep."""
+        return {} if self.scaler is None else {"loss scale": self.scaler.get_scale()}
 
     def fired(self):
         """For each number of a trained parameter a pair of counts since the last call: the firings of the parameter's

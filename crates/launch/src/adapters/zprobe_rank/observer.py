@@ -5,8 +5,8 @@ import functools
 import torch
 import torch.distributed as dist
 
-from zprobe_rank import graph, model
-from zprobe_rank.channel import finite
+from zprobe_rank import checkpoint, graph, model
+from zprobe_rank.channel import DTYPES, finite
 from zprobe_rank.forward import ForwardWatch, differences
 from zprobe_rank.optimizer_tap import OptimizerTap
 from zprobe_rank.sampler import Pieces, ends
@@ -31,18 +31,50 @@ class Observer:
         """Begins to observe the engine's `objects` with the class `kind` (`Eyes`), and emits a description of the
         engine."""
         self.eyes = kind(objects)
-        self.eyes.scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self.eyes.follow_scale(scaler)
         described, told = self.eyes.describe()
         inner = type(self.optimizer).__name__
         self.channel.emit("optimizer-chosen", **{"class": wrapper or described, "inner": inner})
         self.channel.emit("engine-described", facts=dict(told, **facts))
+        self._arm()
+        if self.tap is not None:
+            self.tap.activate()
+
+    def successor(self, kind, objects, optimizer, scaler):
+        """The observer of a new engine that goes on from a checkpoint of this observer's engine. `loaded` has to be
+        called once the new engine has loaded the checkpoint."""
+        self.eyes.close()
+        new = Observer(self.run, self.sampler, optimizer, self.loss_factor, self.accumulates)
+        new.eyes = kind(objects)
+        new.eyes.follow_scale(scaler)
+        new._arm()
+        if new.tap is not None:
+            new.tap.follow(self.tap)
+        return new
+
+    def training_state(self):
+        """A copy of the state that a checkpoint has to keep, in the form of the module `checkpoint`."""
+        whole = zip(([segment] for segment in self.run.segments()), self.eyes.parameters(self.model))
+        fragments = [] if self.tap is None else list(zip(self.tap.places, self.tap.fragments))
+        masters = [part for part in fragments if id(part[1]) not in self.index]
+        return checkpoint.training_state(list(whole), masters, fragments, self.optimizer, self.eyes.numbers())
+
+    def loaded(self, step, saved):
+        """Compares the state with the state `saved` before the checkpoint, and observes the engine from now on."""
+        if self.tap is not None:
+            self.tap.activate()
+        compared = checkpoint.comparison(saved, self.training_state(), DTYPES[self.spec["dtype"]])
+        self.channel.emit("checkpoint-loaded", step=step, states=compared)
+        self._keep(self.eyes.parameters(self.model))
+
+    def _arm(self):
+        """Begins to watch the engine's buffers, unless only the outcome is observed."""
         if self.run.is_full:
             self.eyes.on_reduced = self._reduced
             self.eyes.arm()
             self.eyes.open(self.index, self.channel.emit)
             hint = functools.partial(self.eyes.hint, self.parameters_held)
             self.tap = OptimizerTap(self.optimizer, self.run.placement, hint, self.sampler, self.channel)
-            self.tap.activate()
             if self.eyes.gathers_for_forward():
                 self._watch_forward()
 
@@ -121,11 +153,15 @@ class Observer:
     def parameters(self, step):
         """Records the parameters of this rank after `step`; `None` stands for the time before the first step."""
         parameters = self.eyes.parameters(self.model)
+        self._keep(parameters)
+        self._record("parameters", "full", Pieces(parameters), step=step)
+
+    def _keep(self, parameters):
+        """Keeps copies of the parameters for the comparisons in the next step."""
         if isinstance(self.probe, model.DenseProbe) or self.forward is not None:
             self.values = [parameter.clone() for parameter in parameters]
         if self.forward is not None:
             self.forward.left = self.values
-        self._record("parameters", "full", Pieces(parameters), step=step)
 
     def describe_afterwards(self):
         """Emits the facts about the engine that are available only after the training steps."""

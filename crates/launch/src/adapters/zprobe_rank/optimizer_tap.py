@@ -16,6 +16,7 @@ class OptimizerTap:
         self.sampler = samples
         self.hint = hint  # The function that guesses the place of a fragment in the model: `BaseEyes.hint`.
         self.fragments, self.segments = [], []
+        self.places = []  # The segments of each fragment. They may be known before the tap meets the fragment.
         self.held = []  # The recorded elements of each fragment, as of the last record or the first sight.
         self.chosen = []  # The indices of the recorded elements in each fragment; `None` records all.
         self.index = {}
@@ -31,6 +32,11 @@ class OptimizerTap:
         self.active = True
         self._meet()
         self._announce()
+
+    def follow(self, tap):
+        """Prepares the tap for an engine that goes on from a checkpoint of the engine that `tap` watched. The new engine
+        lays out the model as the engine before did. Its fragments have trained values, which are not recognised."""
+        self.places, self.announced = list(tap.places), tap.announced
 
     def record(self, step):
         """Records the gradients that the optimizer consumed since the last call. If the optimizer took no step, no
@@ -76,10 +82,19 @@ class OptimizerTap:
                 self.index[id(fragment)] = len(self.fragments)
                 # The list keeps the fragment alive, so that its `id` is not reused for another tensor.
                 self.fragments.append(fragment)
-                segments = self.placement.locate(flat(fragment), self.hint(fragment))
+                segments = self._locate(fragment)
                 self.segments.extend(segments)
                 self.chosen.append(self.sampler.index(segments))
                 self.held.append(self._pick(fragment, len(self.fragments) - 1))
+
+    def _locate(self, fragment):
+        """The segments of the fragment that the tap meets."""
+        number, size = len(self.fragments) - 1, flat(fragment).numel()
+        if number == len(self.places):
+            self.places.append(self.placement.locate(flat(fragment), self.hint(fragment)))
+        if sum(segment["len"] for segment in self.places[number]) != size:
+            raise RuntimeError("the optimizer of the new engine holds %d elements in place of its fragment %d" % (size, number))
+        return self.places[number]
 
     def _announce(self):
         """Emits the layout of new fragments, and their content before the first step."""

@@ -4,6 +4,8 @@ import contextlib
 import functools
 import json
 import os
+import shutil
+import tempfile
 import time
 
 import torch
@@ -58,8 +60,10 @@ class Run:
             collectives.watch(channel)
 
     def build(self, dtype=None):
-        """Builds the synthetic model on the rank's device, in `dtype` or, if that is `None`, in the run's dtype."""
+        """Builds the synthetic model on the rank's device, in `dtype` or, if that is `None`, in the run's dtype. A model
+        that is built to load a checkpoint starts from other values than the first model."""
         dtype = dtype or DTYPES[self.spec["dtype"]]
+        is_first = self.probe is None
         self.probe = model.build(self.spec, self.params, self.workload, self.rank, dtype, self.device)
         self.model = self.probe.model
         numbers = {id(parameter): number for number, parameter in enumerate(self.model.parameters())}
@@ -69,11 +73,15 @@ class Run:
             for module in self.model.modules()
             for name, parameter in module.named_parameters(recurse=False)
         ]
-        self.channel.emit("model", params=[described(param) for param in self.params])
-        held = zip(self.probe.held, self.model.parameters())
-        trainable = {number: it for number, it in held if it.requires_grad}
-        self.channel.emit("layout", layout="full", segments=self.segments())
-        self.placement = Placement(trainable, self.rank, self.spec["world_size"])
+        if is_first:
+            self.channel.emit("model", params=[described(param) for param in self.params])
+            held = zip(self.probe.held, self.model.parameters())
+            trainable = {number: it for number, it in held if it.requires_grad}
+            self.channel.emit("layout", layout="full", segments=self.segments())
+            self.placement = Placement(trainable, self.rank, self.spec["world_size"])
+        else:
+            for parameter in self.model.parameters():
+                parameter.data.neg_()
         if self.workload.starts_differently and self.rank > 0:
             for parameter in self.model.parameters():
                 parameter.data.zero_()
@@ -126,7 +134,12 @@ class Run:
         the script reduces the gradients of every microbatch. `wrapper` is the name of the class around the optimizer,
         `scaler` is the `GradScaler` that scales the loss, and `facts` are texts about the engine, where the eyes do not
         provide them.
+
+        After `watch` is called again, zprobe observes the new engine in place of the engine of the last call.
         """
+        if self.observer is not None:
+            self.observer = self.observer.successor(eyes, objects, optimizer, scaler)
+            return
         recording = self.spec["recording"]
         sampler = Sampler(recording["sampled"], self.probe.code_length, self.spec["seed"])
         self.observer = Observer(self, sampler, optimizer, loss_factor, accumulates)
@@ -148,6 +161,26 @@ class Run:
             if self.is_full or self.device.type == "cpu" or self.step == last:
                 self.channel.settle()
                 self._exchange_digests()
+
+    def resumes(self):
+        """True if the run saves a checkpoint before the present step, and goes on from this checkpoint."""
+        return self.spec.get("resume_before") == self.step
+
+    @contextlib.contextmanager
+    def checkpoint(self):
+        """A context in which the script saves a checkpoint, builds the model, the engine and the optimizer anew, calls
+        `watch`, and loads the checkpoint. The context yields an empty folder that all ranks share."""
+        with self.clock.stopped():
+            saved = self.observer.training_state()
+            folder = [tempfile.mkdtemp(prefix="zprobe-checkpoint-") if self.rank == 0 else None]
+            dist.broadcast_object_list(folder, src=0, group=self.group)
+            try:
+                yield folder[0]
+                dist.barrier(group=self.group)
+            finally:
+                if self.rank == 0:
+                    shutil.rmtree(folder[0], ignore_errors=True)
+            self.observer.loaded(self.step, saved)
 
     def microbatches(self):
         """Yields a `Microbatch` for each microbatch of the present step."""

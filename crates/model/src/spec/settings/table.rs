@@ -26,6 +26,9 @@ const WITH_LOSS_SCALE: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::
 /// Both generations of PyTorch's fully sharded data parallelism.
 const FSDP: &[Engine] = &[Engine::Fsdp1, Engine::Fsdp2];
 
+/// The engines whose scripts save and load checkpoints.
+const RESUMED: &[Engine] = &[Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2, Engine::ZeroRedundancy];
+
 /// Each of the following lists has a single engine.
 const NATIVE: &[Engine] = &[Engine::Native];
 const DEEPSPEED: &[Engine] = &[Engine::DeepSpeed];
@@ -481,6 +484,13 @@ settings! {
         heading: "Data", placeholder: "N", reduction: Keep,
         check: up_to::<MOST, _>,
         said: |spec| Some(spec.steps),
+    }
+
+    /// Step before which ranks save a checkpoint, and go on with a new engine that loads it
+    "--resume-before" resume_before: Option<usize>, {
+        heading: "Data", placeholder: "STEP", engines: RESUMED, default_words: "none",
+        check: up_to::<MOST, _>,
+        said: |spec| spec.resume_before,
     }
 
     /// Seed of all synthetic data
