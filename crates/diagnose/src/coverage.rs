@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::loss::{self, law, scale};
 use crate::observed::{Buffer, RankProcess};
 use crate::overflow;
-use zprobe_model::spec::{Dataflow, MOST_STEPS, Model, Plan, Shape};
+use zprobe_model::spec::{Dataflow, MOST_STEPS, Model, Optimizer, Plan, Shape};
 use zprobe_model::trace::{Event, FlushReason, Point, UNSET_MEMORY};
 use zprobe_report::words::{abridged, by_rank, counted, two_digits};
 use zprobe_report::{Finding, Method, Power};
@@ -124,6 +124,13 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     }
     if spec.steps == 1 {
         missing.push("gradients left over from an earlier step: there is only one step".to_owned());
+    }
+    let has_no_state = matches!(spec.optimizer, Optimizer::Sgd { .. });
+    if spec.resume_before.is_some() && has_no_state {
+        missing.push(
+            "the optimizer's state in the checkpoint: SGD has no state; use --optimizer adamw"
+                .to_owned(),
+        );
     }
     let a_step = spec.gradient_accumulation_steps;
     let longest = observed.script.ended.values().copied().max().unwrap_or(a_step);

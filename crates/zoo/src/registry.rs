@@ -54,6 +54,7 @@ rows! {
     "fsdp2-unmanaged-boundary",
     "lightning-last-window-of-an-epoch",
     "lightning-static-graph-never-reduced",
+    "loss-scale-grows-first",
     "norm-not-unscaled",
     "not-averaged-mixed-dtype",
     "offload-adds-old-steps",

@@ -5,11 +5,13 @@ use zprobe_diagnose::diagnose;
 use zprobe_model::spec::plan::{Param, Segment};
 use zprobe_model::spec::{Dtype, Shape, SpecRequest};
 use zprobe_model::trace::{
-    Differing, Event, FlushReason, LayoutName, Payload, Point, Record, Trace,
+    Differing, Event, FlushReason, LayoutName, Payload, Point, Record, StateCompared, Trace,
 };
 use zprobe_report::{Report, Verdict};
 
-use super::scenarios::{crash, edit, fp16, orthogonalised, recorded, request, scenarios};
+use super::scenarios::{
+    crash, differing, edit, fp16, orthogonalised, recorded, request, resumed, scenarios,
+};
 use crate::simulator::{self, Cut, LOSS_SCALE, Simulation};
 
 fn codes(report: &Report) -> Vec<&str> {
@@ -303,6 +305,34 @@ fn parameters_that_forward_uses_are_those_that_the_step_before_left() {
     assert!(finding.message.contains("step 1, microbatch 1, on rank 1"), "{finding:#?}");
     assert_eq!(finding.evidence, [format!("rank 1: {name} from element 3 on (7 elements)")]);
     assert_eq!(used(Vec::new()).verdict, Verdict::Clean);
+}
+
+#[test]
+fn a_checkpoint_that_loses_state_is_named_with_ranks_and_parameters() {
+    let equal = |state: &str| StateCompared {
+        state: state.to_owned(),
+        differing: Vec::new(),
+        rounded: false,
+        numbers: None,
+    };
+    let report = diagnose(&resumed(|_| vec![equal("parameters"), equal("optimizer.exp_avg")]));
+    assert_eq!(report.verdict, Verdict::Clean, "{:#?}", report.findings);
+
+    let of_one_rank = diagnose(&resumed(|rank| match rank {
+        0 => vec![equal("optimizer.step")],
+        _ => vec![differing("optimizer.step", &[1, 2], 3.0, 0.0)],
+    }));
+    let [finding] = &of_one_rank.findings[..] else { panic!("{:#?}", of_one_rank.findings) };
+    let (step, rank) = (finding.step, finding.rank);
+    assert_eq!((finding.code.as_str(), step, rank), ("ZP611", Some(1), Some(1)));
+    assert!(finding.message.ends_with("on rank 1: optimizer.step"), "{finding:#?}");
+    let [evidence] = &finding.evidence[..] else { panic!("{finding:#?}") };
+    assert!(evidence.ends_with(": saved 3, loaded 0"), "{finding:#?}");
+
+    let scale = diagnose(&resumed(|_| vec![differing("loss scale", &[], 64.0, 65536.0)]));
+    let [finding] = &scale.findings[..] else { panic!("{:#?}", scale.findings) };
+    assert_eq!((finding.rank, &finding.param), (None, &None));
+    assert_eq!(finding.evidence, ["loss scale on ranks 0 and 1: saved 64, loaded 65536"]);
 }
 
 #[test]

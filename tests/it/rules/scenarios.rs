@@ -3,14 +3,17 @@
 use std::path::Path;
 
 use zprobe_model::spec::{Dtype, Engine, Shape, SpecRequest};
-use zprobe_model::trace::{Event, FlushReason, LayoutName, Outcome, Record, Trace, Transform};
+use zprobe_model::trace::{
+    Differing, Event, FlushReason, LayoutName, Outcome, Record, StateCompared, Trace, Transform,
+    Unequal,
+};
 
 use crate::simulator::{Cut, Simulation};
 
 /// Every scenario, by name.
 pub fn scenarios() -> Vec<(String, Trace)> {
     type Scenario = (&'static str, fn() -> Trace);
-    let scenarios: [Scenario; 7] = [
+    let scenarios: [Scenario; 8] = [
         ("tail-held-by-nobody", tail_held_by_nobody),
         ("overflow-seen-by-one-rank", overflow_seen_by_one_rank),
         ("step-skipped-without-reason", step_skipped_without_reason),
@@ -18,6 +21,7 @@ pub fn scenarios() -> Vec<(String, Trace)> {
         ("other-collective-on-one-rank", other_collective_on_one_rank),
         ("hooks-never-fired", hooks_never_fired),
         ("each-microbatch-orthogonalised", each_microbatch_orthogonalised),
+        ("masters-rounded-by-a-checkpoint", masters_rounded_by_a_checkpoint),
     ];
     scenarios.map(|(name, trace)| (format!("simulated-{name}"), trace())).into()
 }
@@ -175,4 +179,39 @@ pub fn orthogonalised(is_transformed: impl Fn(usize) -> bool) -> Trace {
     };
     trace.records = trace.records.into_iter().flat_map(with_follower).collect();
     trace
+}
+
+/// A run of two ranks that goes on from a checkpoint before step 1, with the comparison of the state on each rank.
+pub fn resumed(states: impl Fn(usize) -> Vec<StateCompared>) -> Trace {
+    let request = SpecRequest { resume_before: Some(1), ..request() };
+    let mut trace = Simulation::new(request, Cut::Flat).trace();
+    for rank in 0..2 {
+        let is_next = |it: &Record| {
+            it.rank == Some(rank) && matches!(it.event, Event::GraphWalked { step: 1, .. })
+        };
+        let place = trace.records.iter().position(is_next).expect("a second step");
+        let event = Event::CheckpointLoaded { step: 1, states: states(rank) };
+        let record = Record { event, ..trace.records[place].clone() };
+        trace.records.insert(place, record);
+    }
+    trace
+}
+
+/// A kind of state with a difference in the given parameters, or without parameters in a number of the engine.
+pub fn differing(state: &str, params: &[usize], saved: f64, loaded: f64) -> StateCompared {
+    let of_param = |&param: &usize| Differing { param, elements: 4, first: 0 };
+    StateCompared {
+        state: state.to_owned(),
+        differing: params.iter().map(of_param).collect(),
+        rounded: false,
+        numbers: Some(Unequal { saved: Some(saved), loaded: Some(loaded) }),
+    }
+}
+
+/// The scenario of an engine that copies the master weights from the rounded parameters after it has loaded a checkpoint.
+fn masters_rounded_by_a_checkpoint() -> Trace {
+    resumed(|rank| {
+        let masters = differing("master weights", &[rank], 0.1, 0.10009765625);
+        vec![StateCompared { rounded: true, ..masters }]
+    })
 }

@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     name: "spurious-overflow",
     crash: false,
     is_handed_on: true,
-    explained_by: &RuleCode::all(["ZP107", "ZP110", "ZP201", "ZP501", "ZP502", "ZP604"]),
+    explained_by: &RuleCode::all(["ZP107", "ZP110", "ZP201", "ZP501", "ZP502", "ZP604", "ZP611"]),
     doc: include_str!("../../../../docs/rules/ZP503.md"),
     check,
 };

@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     name: "update-differs",
     crash: false,
     is_handed_on: true,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP611"]),
     doc: include_str!("../../../../docs/rules/ZP603.md"),
     check,
 };

@@ -35,6 +35,7 @@ pub(super) fn axes() -> Axes {
             choices(&[("aot-eager", "--compile aot-eager"), ("inductor", "--compile inductor")]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             choices(&[("GradScaler", "--loss-scale dynamic")]),
+            choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),

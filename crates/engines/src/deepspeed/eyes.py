@@ -21,6 +21,10 @@ CALLED_BY_HOOKS = {
 OF_ENGINE = ("zero_optimization_stage", "communication_data_type", "gradient_clipping")
 OF_WRAPPER = ("overlap_comm", "contiguous_gradients", "reduce_scatter", "cpu_offload", "grad_acc_dtype")
 
+# The counters of the engine, and the numbers of its dynamic loss scale, that a checkpoint has to keep.
+COUNTERS = ("global_steps", "global_samples", "skipped_steps")
+OF_SCALER = ("cur_iter", "last_overflow_iter", "cur_hysteresis")
+
 
 class Eyes(BaseEyes):
     """Reads gradients from the fp32 accumulator of BF16_Optimizer, or in stages 0 and 1 from the parameters."""
@@ -145,6 +149,22 @@ class Eyes(BaseEyes):
         if getattr(self.wrapper, "overflow", None) is None and self.scale is None:
             return None
         return self.scale or 1.0, self.ds_engine.skipped_steps > self.skipped
+
+    def fragments(self):
+        return getattr(self.wrapper, "fp32_partitioned_groups_flat", [])
+
+    def numbers(self):
+        engine = self.ds_engine
+        numbers = {name: getattr(engine, name) for name in COUNTERS}
+        # DeepSpeed does not save `micro_steps`, but a checkpoint at a boundary does not need more than the remainder.
+        numbers["microbatches since the boundary"] = engine.micro_steps % engine.gradient_accumulation_steps()
+        scale = loss_scale(self.wrapper)
+        if scale is not None:
+            numbers["loss scale"] = scale
+            holders = [getattr(self.wrapper, name, self.wrapper) for name in ("loss_scaler", "loss_scale_config")]
+            held = ((name, getattr(holder, name, None)) for holder in holders for name in OF_SCALER)
+            numbers.update((name, value) for name, value in held if isinstance(value, int))
+        return numbers
 
     def fired(self):
         counts = self.counts

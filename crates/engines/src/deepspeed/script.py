@@ -35,33 +35,20 @@ if refuses_fp16:
 
 def train(run):
     """Trains with the engine that `deepspeed.initialize` returns."""
-    spec, model = run.spec, run.build()
+    spec = run.spec
     if refuses_fp16 and spec["dtype"] == "fp16":
         why = "zprobe replaces CPU_Accelerator.is_fp16_supported, because torch computes fp16 on every CPU"
         run.channel.emit("not-observed", what="DeepSpeed's refusal of fp16 on this CPU", why=why)
     prepare(run)
-    parameters = run.trainable()
-    if run.workload.expert is not None:
-        name, _ = list(model.named_parameters())[run.workload.expert]
-        place_experts(model, name, spec["world_size"])
-        parameters = groups_for_optimizer(parameters)
-    optimizer = run.optimizer(parameters)
-    # A specification from an older trace has no `sequence_parallel`.
-    sequence_parallel = spec.get("sequence_parallel", 1)
-    engine, wrapper, _, _ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        config=spec["deepspeed_config"],
-        **sequence_groups(spec, sequence_parallel),
-    )
-    if spec.get("override_loss_scale") is not None:
-        wrapper.override_loss_scale(spec["override_loss_scale"])
-    # DeepSpeed sums gradients over the ranks of a sequence, and averages them over the other ranks.
-    loss_factor = 1 / sequence_parallel
-    run.watch(Eyes, [engine], optimizer, loss_factor)
-
+    sequences = sequence_groups(spec)
+    engine = set_up(run, sequences)
     coalesces = "coalesced-reduction" in spec["shapes"]
     for _ in run.steps():
+        if run.resumes():
+            with run.checkpoint() as folder:
+                engine.save_checkpoint(folder)
+                engine = set_up(run, sequences)
+                engine.load_checkpoint(folder)
         coalescing = contextlib.ExitStack()
         if coalesces:
             coalescing.enter_context(engine.coalesce_grad_reduction())
@@ -70,7 +57,7 @@ def train(run):
                 if run.workload.goes_backward_again():
                     # With several backwards before a step, DeepSpeed needs to know which backward is the last.
                     engine.set_gradient_accumulation_boundary(part.is_last)
-                backward(engine, part.loss(engine) * loss_factor, "loss-backward" in spec["shapes"])
+                backward(engine, part.loss(engine) / sequence_parallel(spec), "loss-backward" in spec["shapes"])
             with run.update() as update:
                 if coalesces:
                     # DeepSpeed requires one context of coalesced reduction for each optimizer step, and no call of
@@ -81,6 +68,29 @@ def train(run):
                     engine.set_gradient_accumulation_boundary(True)
                 engine.step()
                 update.norm, update.limit = engine.get_global_grad_norm(), engine.gradient_clipping()
+
+
+def set_up(run, sequences):
+    """A new engine with a new model and a new optimizer."""
+    spec, model = run.spec, run.build()
+    parameters = run.trainable()
+    if run.workload.expert is not None:
+        name, _ = list(model.named_parameters())[run.workload.expert]
+        place_experts(model, name, spec["world_size"])
+        parameters = groups_for_optimizer(parameters)
+    optimizer = run.optimizer(parameters)
+    config = spec["deepspeed_config"]
+    engine, wrapper, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, **sequences)
+    if spec.get("override_loss_scale") is not None:
+        wrapper.override_loss_scale(spec["override_loss_scale"])
+    # DeepSpeed sums gradients over the ranks of a sequence, and averages them over the other ranks.
+    run.watch(Eyes, [engine], optimizer, 1 / sequence_parallel(spec))
+    return engine
+
+
+def sequence_parallel(spec):
+    """The number of ranks with parts of the same sequences; a specification from an older trace has no such number."""
+    return spec.get("sequence_parallel", 1)
 
 
 def backward(engine, loss, is_plain):
@@ -103,9 +113,9 @@ def prepare(run):
     deepspeed.init_distributed(dist_backend=run.spec["backend"], auto_mpi_discovery=False, verbose=False)
 
 
-def sequence_groups(spec, ranks):
-    """The extra argument of `deepspeed.initialize` for sequence parallelism over groups of `ranks` ranks; empty for
-    one rank."""
+def sequence_groups(spec):
+    """The extra argument of `deepspeed.initialize` for sequence parallelism; empty without it."""
+    ranks = sequence_parallel(spec)
     if ranks == 1:
         return {}
     if spec["sequence_groups"] == "mesh":

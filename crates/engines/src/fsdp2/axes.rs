@@ -46,6 +46,7 @@ pub(super) fn axes() -> Axes {
             choices(&[state]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             choices(&[("GradScaler", "--loss-scale dynamic")]),
+            choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
             clipping(),
         ],
         partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, tensor, clips]),

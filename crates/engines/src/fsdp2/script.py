@@ -11,6 +11,8 @@ except ImportError:
         from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError as error:
         raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 
 try:
@@ -25,9 +27,36 @@ from zprobe_rank.engines.fsdp2.eyes import Eyes
 
 def train(run):
     """Trains fp32 parameters that are sharded on dimension 0, with computation in the run's dtype."""
+    settings = run.spec["fsdp2"]
+    mesh, every_microbatch = mesh_of(run), settings["reduce_every_microbatch"]
+    model, optimizer, scaler, loss_factor = set_up(run, mesh)
+    for _ in run.steps():
+        if run.resumes():
+            with run.checkpoint() as folder:
+                save(folder, model, optimizer, scaler)
+                model, optimizer, scaler, loss_factor = set_up(run, mesh)
+                load(folder, model, optimizer, scaler)
+        for microbatch in run.microbatches():
+            for part in microbatch:
+                model.set_requires_gradient_sync(part.is_last or every_microbatch)
+                if settings["all_reduce_at_boundary"]:
+                    model.set_requires_all_reduce(part.is_last)
+                if not settings["reshard_after_backward"]:
+                    model.set_reshard_after_backward(part.is_last)
+                loss = part.loss(model) * loss_factor
+                scaler.scale(loss / run.accumulation_steps).backward()
+        with run.update() as update:
+            scaler.unscale_(optimizer)
+            update.clip(run.trainable())
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def set_up(run, mesh):
+    """A new sharded model, a new optimizer with its scaler, and the factor by which the loss is multiplied."""
     spec, settings = run.spec, run.spec["fsdp2"]
     model = run.build(torch.float32)
-    mesh = mesh_of(run)
     if settings["tensor_parallel"] > 1:
         cut(model, mesh["tp"])
     options = dict(
@@ -49,25 +78,25 @@ def train(run):
     # The optimizer holds the sharded parameters, also while the module holds the unsharded ones.
     optimizer, scaler = run.optimizer(run.trainable()), run.scaler()
     facts = dict(implementation="%s.%s" % (fully_shard.__module__, fully_shard.__name__), root=type(model).__name__)
-    states, every_microbatch = [module._get_fsdp_state() for module in modules], settings["reduce_every_microbatch"]
-    run.watch(Eyes, states, optimizer, loss_factor, accumulates=not every_microbatch, scaler=scaler, **facts)
+    states, accumulates = [module._get_fsdp_state() for module in modules], not settings["reduce_every_microbatch"]
+    run.watch(Eyes, states, optimizer, loss_factor, accumulates=accumulates, scaler=scaler, **facts)
+    return model, optimizer, scaler, loss_factor
 
-    for _ in run.steps():
-        for microbatch in run.microbatches():
-            for part in microbatch:
-                model.set_requires_gradient_sync(part.is_last or every_microbatch)
-                if settings["all_reduce_at_boundary"]:
-                    model.set_requires_all_reduce(part.is_last)
-                if not settings["reshard_after_backward"]:
-                    model.set_reshard_after_backward(part.is_last)
-                loss = part.loss(model) * loss_factor
-                scaler.scale(loss / run.accumulation_steps).backward()
-        with run.update() as update:
-            scaler.unscale_(optimizer)
-            update.clip(run.trainable())
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+
+def save(folder, model, optimizer, scaler):
+    """Saves a sharded checkpoint."""
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = dict(model=model_state, optimizer=optimizer_state, scaler=scaler.state_dict())
+    checkpoint.save(state, checkpoint_id=folder)
+
+
+def load(folder, model, optimizer, scaler):
+    """Loads a sharded checkpoint into the state dicts of the new model and optimizer, and sets these."""
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = dict(model=model_state, optimizer=optimizer_state, scaler=scaler.state_dict())
+    checkpoint.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    scaler.load_state_dict(state["scaler"])
 
 
 def mesh_of(run):

@@ -2,7 +2,7 @@
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
-use super::{Invalid, LossScale, Model, RunSpec, SpecRequest, settings};
+use super::{Invalid, LossScale, Model, RunSpec, Shape, SpecRequest, settings};
 
 impl RunSpec {
     /// Refuses values that no engine supports, for example counts so large that arithmetic with them could overflow.
@@ -104,13 +104,23 @@ fn check_range(spec: &RunSpec) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Refuses a checkpoint that no step follows.
-pub(super) fn check_resumption(spec: &RunSpec) -> Option<Invalid> {
-    let step = spec.resume_before.filter(|step| *step >= spec.steps)?;
-    Some(Invalid::contradiction(
-        format!("--resume-before {step} with {} steps", spec.steps),
-        "steps count from 0, and at least one step has to follow the checkpoint; use more --steps",
-    ))
+/// Refuses a checkpoint that no step follows, and shapes that checkpoints do not support.
+pub(super) fn check_resumption(spec: &RunSpec) -> Vec<Invalid> {
+    let Some(step) = spec.resume_before else { return Vec::new() };
+    let rows = [
+        (
+            step >= spec.steps,
+            format!("--resume-before {step} with {} steps", spec.steps),
+            "steps count from 0, and at least one step has to follow the checkpoint; use more --steps",
+        ),
+        (
+            spec.has_shape(Shape::Experts),
+            format!("--resume-before {step} with --shape experts"),
+            "DeepSpeed saves only experts in its own MoE layers; drop one of the two flags",
+        ),
+    ];
+    let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
+    refused.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()
 }
 
 /// Refuses shapes with a model other than the coded one, and shapes that contradict each other.
@@ -135,7 +145,7 @@ pub(super) fn check_shapes(spec: &RunSpec) -> Vec<Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Dataflow, Engine, Fault, Offload, Shape, ShardingStrategy};
+    use crate::spec::{Dataflow, Engine, Fault, Offload, ShardingStrategy};
 
     #[test]
     fn a_wire_that_carries_sums_not_yet_divided_holds_fewer_contributions() {
@@ -304,6 +314,25 @@ mod tests {
             assert!(request.resolve().is_ok(), "{shape}");
         }
         assert!(SpecRequest { steps: Some(2), ..offload }.resolve().is_ok());
+    }
+
+    #[test]
+    fn a_checkpoint_is_refused_where_no_step_follows_or_nothing_saves_it() {
+        let request = |engine, step, shapes: &[Shape]| SpecRequest {
+            resume_before: Some(step),
+            ..shaped(engine, shapes)
+        };
+        assert!(request(Engine::Ddp, 1, &[]).resolve().is_ok());
+        insta::assert_snapshot!(
+            [
+                request(Engine::Ddp, 2, &[]),
+                request(Engine::Ddp, 0, &[]),
+                request(Engine::DeepSpeed, 1, &[Shape::Experts]),
+                request(Engine::Native, 1, &[]),
+            ]
+            .map(refusal)
+            .join("\n")
+        );
     }
 
     #[test]

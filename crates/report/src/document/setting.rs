@@ -182,6 +182,9 @@ fn settings(spec: &RunSpec) -> Vec<String> {
     if spec.scales_loss() {
         settings.push(format!("loss scale {} at first", spec.loss_scale.initial()));
     }
+    settings.extend(
+        spec.resume_before.map(|step| format!("resumed from a checkpoint before step {step}")),
+    );
     let asked = ALL.iter().filter_map(|setting| setting.asked_of_deepspeed(spec));
     settings.extend(asked.map(|(name, value)| format!("{name} {value}")));
     settings

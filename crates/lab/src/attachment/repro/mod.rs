@@ -149,6 +149,12 @@ fn check(spec: &RunSpec) -> Result<(), String> {
     if spec.gradient_clipping > 0.0 {
         return Err("clipping changes every weight, and the script does not undo it".to_owned());
     }
+    if let Some(step) = spec.resume_before {
+        return Err(format!(
+            "the script does not support checkpoints; run without `--resume-before {step}` to see whether the \
+             finding remains"
+        ));
+    }
     let plan = Plan::new(spec);
     let gradients = spec.contributions();
     let is_readable =

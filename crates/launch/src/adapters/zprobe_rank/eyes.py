@@ -147,6 +147,11 @@ class BaseEyes:
         `has_stepped` is true if the inner optimizer has stepped, which `GradScaler` prevents after an overflow."""
         return None if self.scaler is None else (self.scale, not has_stepped)
 
+    def fragments(self):
+        """The tensors on which the optimizer steps, in the order of its steps, if its parameter groups hold them only
+        during the step."""
+        return []
+
     def numbers(self):
         """The numbers of the engine, by name, on which later steps depend and that a checkpoint has to keep."""
         return {} if self.scaler is None else {"loss scale": self.scaler.get_scale()}

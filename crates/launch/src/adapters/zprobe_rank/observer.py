@@ -62,7 +62,7 @@ class Observer:
     def loaded(self, step, saved):
         """Compares the state with the state `saved` before the checkpoint, and observes the engine from now on."""
         if self.tap is not None:
-            self.tap.activate()
+            self.tap.activate(self.eyes.fragments())
         compared = checkpoint.comparison(saved, self.training_state(), DTYPES[self.spec["dtype"]])
         self.channel.emit("checkpoint-loaded", step=step, states=compared)
         self._keep(self.eyes.parameters(self.model))

@@ -27,10 +27,11 @@ class OptimizerTap:
         self.active = False
         optimizer.register_step_pre_hook(self._before_step)
 
-    def activate(self):
-        """Begins to watch the optimizer. Earlier steps are ignored: some engines step with zeros during setup."""
+    def activate(self, fragments=()):
+        """Begins to watch the optimizer. Earlier steps are ignored: some engines step with zeros during setup.
+        `fragments` are tensors that the optimizer is going to hold, in the order of its steps."""
         self.active = True
-        self._meet()
+        self._meet([*fragments, *self._held()])
         self._announce()
 
     def follow(self, tap):
@@ -57,7 +58,7 @@ class OptimizerTap:
         if not self.active:
             return
         self.called.add(self.microbatch)
-        self._meet()
+        self._meet(self._held())
         for group in optimizer.param_groups:
             for fragment in group["params"]:
                 if fragment.grad is None or id(fragment) not in self.index:
@@ -73,19 +74,22 @@ class OptimizerTap:
         """The recorded elements of a tensor with the layout of fragment `index`."""
         return self.sampler.pick(flat(tensor), self.chosen[index])
 
-    def _meet(self):
-        """Registers the optimizer's tensors as fragments before their first step."""
-        for group in self.optimizer.param_groups:
-            for fragment in group["params"]:
-                if id(fragment) in self.index or flat(fragment).numel() == 0:
-                    continue
-                self.index[id(fragment)] = len(self.fragments)
-                # The list keeps the fragment alive, so that its `id` is not reused for another tensor.
-                self.fragments.append(fragment)
-                segments = self._locate(fragment)
-                self.segments.extend(segments)
-                self.chosen.append(self.sampler.index(segments))
-                self.held.append(self._pick(fragment, len(self.fragments) - 1))
+    def _held(self):
+        """The tensors that the optimizer holds now."""
+        return [fragment for group in self.optimizer.param_groups for fragment in group["params"]]
+
+    def _meet(self, fragments):
+        """Registers tensors of the optimizer before their first step."""
+        for fragment in fragments:
+            if id(fragment) in self.index or flat(fragment).numel() == 0:
+                continue
+            self.index[id(fragment)] = len(self.fragments)
+            # The list keeps the fragment alive, so that its `id` is not reused for another tensor.
+            self.fragments.append(fragment)
+            segments = self._locate(fragment)
+            self.segments.extend(segments)
+            self.chosen.append(self.sampler.index(segments))
+            self.held.append(self._pick(fragment, len(self.fragments) - 1))
 
     def _locate(self, fragment):
         """The segments of the fragment that the tap meets."""
