@@ -128,7 +128,8 @@ pub fn not_exercised(case: &Case<'_>, findings: &[Finding]) -> Vec<String> {
     let has_no_state = matches!(spec.optimizer, Optimizer::Sgd { .. });
     if spec.resume_before.is_some() && has_no_state {
         missing.push(
-            "the optimizer's state in the checkpoint: SGD has no state; use --optimizer adamw"
+            "the optimizer's state and rounded master weights in the checkpoint: SGD has no state, and its master \
+             weights are exact in the model's dtype (use --optimizer adamw)"
                 .to_owned(),
         );
     }

@@ -163,7 +163,7 @@ class Eyes(BaseEyes):
             numbers["loss scale"] = scale
             holders = [getattr(self.wrapper, name, self.wrapper) for name in ("loss_scaler", "loss_scale_config")]
             held = ((name, getattr(holder, name, None)) for holder in holders for name in OF_SCALER)
-            numbers.update((name, value) for name, value in held if isinstance(value, int))
+            numbers.update(("loss_scaler." + name, value) for name, value in held if isinstance(value, int))
         return numbers
 
     def fired(self):
