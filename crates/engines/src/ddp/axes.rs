@@ -11,6 +11,8 @@ pub(super) fn axes() -> Axes {
     let graph = ("static-graph", "--static-graph true");
     let view = ("gradient-as-bucket-view", "--gradient-as-bucket-view true");
     let narrow = ("bf16-compress", "--comm-hook bf16-compress");
+    let in_backward = ("optimizer in backward", "--overlapped-optimizer in-backward");
+    let groups = ("two process groups", "--nproc-per-node 4 --tensor-parallel 2");
     Axes {
         factor_bases: bases.clone(),
         pair_bases: bases[..1].to_vec(),
@@ -31,6 +33,8 @@ pub(super) fn axes() -> Axes {
                 ("tiny buckets", "--bucket-cap-mb 0.0001"),
                 ("one bucket", "--bucket-cap-mb 1000"),
             ]),
+            choices(&[in_backward, ("fused optimizer", "--overlapped-optimizer fused --ga 1")]),
+            choices(&[groups]),
             choices(&[("delayed parameters", "--delayed-parameters awaited")]),
             choices(&[("aot-eager", "--compile aot-eager"), ("inductor", "--compile inductor")]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
@@ -38,7 +42,17 @@ pub(super) fn axes() -> Axes {
             choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
             clipping(),
         ],
-        partners: choices(&[counts[0], counts[1], counts[2], find, graph, view, narrow]),
+        partners: choices(&[
+            counts[0],
+            counts[1],
+            counts[2],
+            find,
+            graph,
+            view,
+            narrow,
+            in_backward,
+            groups,
+        ]),
         shapes: shapes_without(&[Shape::Experts, Shape::LossBackward, Shape::CoalescedReduction]),
         grid: vec![
             choices(&counts),

@@ -53,6 +53,11 @@ class Eyes(BaseEyes):
     def describe_afterwards(self):
         return self._logged(CONSTRUCTION + RUNTIME)
 
+    def reduced(self):
+        # An optimizer that has stepped in the backward has consumed the gradients.
+        parameters = (parameter for ddp in self.objects for parameter in ddp.parameters())
+        return None if any(hasattr(it, "_in_backward_optimizers") for it in parameters) else super().reduced()
+
     def has_reduced(self):
         return any(self.synchronised.values())
 

@@ -4,7 +4,9 @@ mod axes;
 
 use super::source::arguments;
 use super::{EngineFacts, EngineScript, Project, PythonSource, ReleaseFeatures};
-use zprobe_model::spec::{CommHook, Compile, DelayedParameters, Point, RunSpec};
+use zprobe_model::spec::{
+    CommHook, Compile, DelayedParameters, OverlappedOptimizer, Point, RunSpec,
+};
 
 pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "DDP",
@@ -14,7 +16,10 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
         trial: Some(include_str!("trial.py")),
         advice: "install another torch, or name another interpreter with --python",
         features: Some(ReleaseFeatures { fact: "ddp_arguments", needed: arguments_of_ddp }),
-        script: &[("script.py", include_str!("script.py"))],
+        script: &[
+            ("script.py", include_str!("script.py")),
+            ("overlapped.py", include_str!("overlapped.py")),
+        ],
         eyes: &[("eyes.py", include_str!("eyes.py"))],
     }),
     unwatched: Some("DDP reduces gradients in C++, where zprobe does not watch the collectives"),
@@ -45,6 +50,10 @@ fn arguments_of_ddp(spec: &RunSpec) -> Vec<(String, String)> {
     if delays_parameters(spec) { vec![needed] } else { Vec::new() }
 }
 
+/// The fields of the settings that are no arguments of `DistributedDataParallel`.
+const NO_ARGUMENTS: &[&str] =
+    &["comm_hook", "delayed_parameters", "compile", "overlapped_optimizer", "tensor_parallel"];
+
 fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     const WITH_STATE: &str = "the script supports no stateful communication hook; --comm-hook none may show the same bug";
     let ddp = spec.ddp().ok_or("the specification has no settings for DDP")?;
@@ -54,7 +63,14 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
                 .to_owned(),
         );
     }
-    let mut options = arguments(&ddp, &["comm_hook", "delayed_parameters", "compile"]);
+    if ddp.overlapped_optimizer != OverlappedOptimizer::None || ddp.tensor_parallel > 1 {
+        return Err(
+            "the script supports neither an optimizer in backward nor several process groups; \
+                    --overlapped-optimizer none or --tensor-parallel 1 may show the same bug"
+                .to_owned(),
+        );
+    }
+    let mut options = arguments(&ddp, NO_ARGUMENTS);
     let hook = match ddp.comm_hook {
         CommHook::None => None,
         CommHook::Fp16Compress => Some("fp16_compress_hook"),
@@ -64,7 +80,7 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     };
     let mut made = String::new();
     if ddp.delayed_parameters != DelayedParameters::None {
-        options = arguments(&ddp, &["bucket_cap_mb", "comm_hook", "delayed_parameters", "compile"]);
+        options = arguments(&ddp, &[&["bucket_cap_mb"], NO_ARGUMENTS].concat());
         made += "    named = list(model.named_parameters())\n";
         options += &format!(
             ", bucket_cap_mb={}, delay_all_reduce_named_params=named[-(len(named) // 2) :], \

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from zprobe_rank.engines.ddp.eyes import Eyes
+from zprobe_rank.engines.ddp.overlapped import FusedOptimizer, OptimizersInBackward
 
 COMM_HOOKS = {
     "fp16-compress": default_hooks.fp16_compress_hook,
@@ -32,6 +33,7 @@ def train(run):
     """Trains with gradient accumulation under `no_sync`, as the documentation of DDP shows."""
     settings = run.spec["ddp"]
     ddp, compiled, optimizer, scaler = set_up(run)
+    loss_factor = loss_factor_of(run)
     is_late = "late-no-sync" in run.spec["shapes"]
     for _ in run.steps():
         if run.resumes():
@@ -45,7 +47,7 @@ def train(run):
                     # torch's compiler splits the graph at the ends of buckets, and uses the same constant for the first
                     # bucket.
                     with first_bucket_like_the_others(settings["bucket_cap_mb"]):
-                        loss = part.loss(compiled)
+                        loss = part.loss(compiled) * loss_factor
                     if is_late:
                         # This call comes too late: the forward of the microbatch has already read the flag that
                         # `no_sync` sets.
@@ -66,20 +68,34 @@ def set_up(run):
     """A new model under DDP, the same model as it runs after compilation, and a new optimizer with its scaler."""
     arguments = dict(run.spec["ddp"])
     comm_hook, backend = arguments.pop("comm_hook"), arguments.pop("compile")
-    delayed_parameters = arguments.pop("delayed_parameters")
+    delayed_parameters, parts = arguments.pop("delayed_parameters"), arguments.pop("tensor_parallel")
+    overlapped = arguments.pop("overlapped_optimizer")
     bucket_cap_mb = arguments["bucket_cap_mb"]
     model = run.build()
     if delayed_parameters != "none":
         arguments.update(delayed(model), bucket_cap_mb=int(bucket_cap_mb))
+    if parts > 1:
+        arguments.update(process_group=group_of_parts(parts))
+    if overlapped == "in-backward":
+        optimizer = OptimizersInBackward(run)
     with first_bucket_like_the_others(bucket_cap_mb):
         ddp = DistributedDataParallel(model, **arguments)
     if comm_hook != "none":
-        ddp.register_comm_hook(hook_state(comm_hook, run.spec), COMM_HOOKS[comm_hook])
+        ddp.register_comm_hook(hook_state(comm_hook, run.spec, arguments.get("process_group")), COMM_HOOKS[comm_hook])
     # torch compiles kernels and graphs in the first forward.
     compiled = ddp if backend == "none" else torch.compile(ddp, backend=backend.replace("-", "_"))
-    optimizer, scaler = run.optimizer(run.trainable()), run.scaler()
-    run.watch(Eyes, [ddp], optimizer, scaler=scaler)
+    if overlapped == "fused":
+        optimizer = FusedOptimizer(run, ddp)
+    elif overlapped == "none":
+        optimizer = run.optimizer(run.trainable())
+    scaler = run.scaler()
+    run.watch(Eyes, [ddp], optimizer, loss_factor_of(run), scaler=scaler)
     return ddp, compiled, optimizer, scaler
+
+
+def loss_factor_of(run):
+    """The factor of the loss. Ranks that hold different parts of a parameter do not average the parameter's gradients."""
+    return 1 / run.spec["ddp"]["tensor_parallel"]
 
 
 def save(folder, ddp, optimizer, scaler):
@@ -98,6 +114,14 @@ def load(folder, ddp, optimizer, scaler):
     scaler.load_state_dict(state["scaler"])
 
 
+def group_of_parts(parts):
+    """The process group of the ranks that hold the same parts of the parameters as this rank. Each of `parts`
+    consecutive ranks holds other parts."""
+    ranks = range(dist.get_world_size())
+    groups = [dist.new_group(ranks[part::parts]) for part in range(parts)]
+    return groups[dist.get_rank() % parts]
+
+
 def delayed(model):
     """The arguments of DDP that delay the reduction of the last half of the parameters until the gradient of the first
     parameter is ready."""
@@ -108,20 +132,20 @@ def delayed(model):
     )
 
 
-def hook_state(comm_hook, spec):
-    """The state with which a communication hook averages gradients over all ranks in every step; `None` for a hook
-    without a state."""
+def hook_state(comm_hook, spec, group):
+    """The state with which a communication hook averages gradients over the ranks of a process group in every step;
+    `None` stands for all ranks."""
     if comm_hook == "power-sgd":
         # 2 is the earliest step that PowerSGD accepts with error feedback, which is on by default.
         return powerSGD_hook.PowerSGDState(
-            None, start_powerSGD_iter=2, min_compression_rate=NEVER_COMPRESSED
+            group, start_powerSGD_iter=2, min_compression_rate=NEVER_COMPRESSED
         )
     if comm_hook == "post-local-sgd":
         alone = [dist.new_group([rank]) for rank in range(spec["world_size"])][dist.get_rank()]
         return post_localSGD_hook.PostLocalSGDState(
-            None, alone, start_localSGD_iter=spec["steps"]
+            group, alone, start_localSGD_iter=spec["steps"]
         )
-    return None
+    return group
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ pub(super) fn axes() -> Axes {
     let tensor = ("tensor parallelism", "--nproc-per-node 4 --tensor-parallel 2");
     let tensor_and_replicas =
         ("tensor parallelism, two replicas", "--nproc-per-node 4 --tensor-parallel 2 --replicas 2");
+    let columns = ("sharded by columns", "--shard-dimension 1");
     let sum = ("forced sum", "--force-sum-reduction true");
     let divisor = ("sum over the ranks", "--force-sum-reduction true --gradient-divide-factor 1");
     let one_shard = ("one shard, own divisor", "--replicas 2 --gradient-divide-factor 8");
@@ -42,6 +43,7 @@ pub(super) fn axes() -> Axes {
             choices(&[kept]),
             choices(&[every, replicas, at_boundary, hook]),
             choices(&[tensor, tensor_and_replicas]),
+            choices(&[columns]),
             choices(&[sum, divisor, one_shard]),
             choices(&[state]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
@@ -49,7 +51,9 @@ pub(super) fn axes() -> Axes {
             choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
             clipping(),
         ],
-        partners: choices(&[counts[0], counts[1], counts[2], keep, every, replicas, tensor, clips]),
+        partners: choices(&[
+            counts[0], counts[1], counts[2], keep, every, replicas, tensor, columns, clips,
+        ]),
         shapes: shapes_without(&[
             Shape::LateNoSync,
             Shape::Experts,

@@ -62,6 +62,9 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
             "init_device_mesh(\"cpu\", ({replicas}, {shards}), mesh_dim_names=(\"replicate\", \"shard\"))"
         ),
     };
+    if fsdp2.shard_dimension != 0 {
+        return Err("the script does not shard along other dimensions; --shard-dimension 0 may show the same bug".to_owned());
+    }
     let mut options = if hook { "mesh=mesh[\"shard\"]" } else { "mesh=mesh" }.to_owned();
     options += ", mp_policy=policy";
     if !fsdp2.reshard_after_forward {

@@ -26,7 +26,7 @@ from zprobe_rank.engines.fsdp2.eyes import Eyes
 
 
 def train(run):
-    """Trains fp32 parameters that are sharded on dimension 0, with computation in the run's dtype."""
+    """Trains fp32 parameters that are sharded, with computation in the run's dtype."""
     settings = run.spec["fsdp2"]
     mesh, every_microbatch = mesh_of(run), settings["reduce_every_microbatch"]
     model, optimizer, scaler, loss_factor = set_up(run, mesh)
@@ -64,6 +64,8 @@ def set_up(run, mesh):
         mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]),
         reshard_after_forward=settings["reshard_after_forward"],
     )
+    if settings["shard_dimension"] == 1:
+        options.update(shard_placement_fn=by_columns)
     # Each block gets a separate parameter group, and all other parameters share one group.
     blocks = [block for block in getattr(model, "layers", model).children() if any(True for _ in block.parameters())]
     modules = [*blocks, model]
@@ -116,6 +118,12 @@ def sharded_dimensions(settings):
     averages over the replicas."""
     has_replicas = settings["replicas"] > 1 and not settings["all_reduce_hook"]
     return ("replicate", "shard") if has_replicas else ("shard",)
+
+
+def by_columns(parameter):
+    """The placement of a matrix with at least as many columns as rows: sharded along dimension 1. `None`, for the
+    default, for other parameters."""
+    return Shard(1) if parameter.dim() == 2 and parameter.shape[1] >= parameter.shape[0] else None
 
 
 def average_in_hooks(modules, replicas):

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Dtype, Engine, Invalid, RunSpec, Shape, SpecRequest, named_enum};
+use super::{Dtype, Engine, Invalid, Model, RunSpec, Shape, SpecRequest, named_enum};
 
 named_enum! {
     /// A communication hook for DDP that comes with PyTorch (`torch.distributed.algorithms.ddp_comm_hooks`).
@@ -64,6 +64,18 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// The optimizer that steps during backward, with the gradients of a bucket as soon as the bucket is reduced.
+    pub enum OverlappedOptimizer {
+        /// No such optimizer: the training loop calls the optimizer after backward.
+        None = "none",
+        /// An optimizer for each parameter (`_apply_optimizer_in_backward`)
+        InBackward = "in-backward",
+        /// A functional optimizer in a communication hook (`DistributedDataParallel._register_fused_optim`)
+        Fused = "fused",
+    }
+}
+
 /// The settings of `DistributedDataParallel`, named after its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -84,6 +96,13 @@ pub struct DdpOptions {
     /// The backend of `torch.compile`.
     #[serde(default = "not_compiled")]
     pub compile: Compile,
+    /// The optimizer that steps during backward, if any.
+    #[serde(default = "no_optimizer")]
+    pub overlapped_optimizer: OverlappedOptimizer,
+    /// The number of ranks among which every parameter is split; 1 for none. The ranks that hold the same parts are
+    /// the process group of DDP.
+    #[serde(default = "one")]
+    pub tensor_parallel: usize,
 }
 
 /// The value for traces that are older than the setting.
@@ -93,6 +112,14 @@ fn no_parameters() -> DelayedParameters {
 
 fn not_compiled() -> Compile {
     Compile::None
+}
+
+fn no_optimizer() -> OverlappedOptimizer {
+    OverlappedOptimizer::None
+}
+
+fn one() -> usize {
+    1
 }
 
 impl DdpOptions {
@@ -110,6 +137,8 @@ impl DdpOptions {
             comm_hook: asked.comm_hook(),
             delayed_parameters: asked.delayed_parameters(),
             compile: asked.compile(),
+            overlapped_optimizer: asked.overlapped_optimizer(),
+            tensor_parallel: asked.tensor_parallel(),
         }
     }
 }
@@ -121,6 +150,8 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         DelayedParameters::None => Vec::new(),
         DelayedParameters::Unawaited | DelayedParameters::Awaited => check_delayed(spec, ddp),
     };
+    problems.extend(check_overlapped(spec, ddp));
+    problems.extend(check_parts(spec, ddp));
     if !ddp.static_graph {
         return problems;
     }
@@ -141,6 +172,83 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         ));
     }
     problems
+}
+
+/// Refuses settings that an optimizer during backward does not support.
+fn check_overlapped(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
+    let optimizer = ddp.overlapped_optimizer;
+    if optimizer == OverlappedOptimizer::None {
+        return Vec::new();
+    }
+    let fused = optimizer == OverlappedOptimizer::Fused;
+    let several = spec.gradient_accumulation_steps > 1 || spec.has_shape(Shape::SeveralBackwards);
+    let rows = [
+        (
+            fused && several,
+            "several backwards per step",
+            "DDP does not support no_sync with a fused optimizer; use --ga 1",
+        ),
+        (
+            ddp.comm_hook != CommHook::None,
+            "--comm-hook",
+            "DDP has a single communication hook, which the optimizer takes; use --comm-hook none",
+        ),
+        (
+            spec.has_shape(Shape::LateNoSync),
+            "--shape late-no-sync",
+            "the shape makes DDP reduce the first microbatch, so that the optimizer would step after each first \
+             microbatch; drop one of the two flags",
+        ),
+        (
+            ddp.delayed_parameters != DelayedParameters::None,
+            "--delayed-parameters",
+            "delayed parameters are in no bucket, so that the optimizer would not step with them; use \
+             --delayed-parameters none",
+        ),
+        (
+            spec.gradient_clipping > 0.0,
+            "--gradient-clipping",
+            "the optimizer steps before the norm of all gradients is known; leave out --gradient-clipping",
+        ),
+        (
+            spec.parameter_groups == Some(2),
+            "--parameter-groups 2",
+            "the optimizer has a single set of options for all parameters; leave out --parameter-groups",
+        ),
+    ];
+    let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
+    let asked = |other| format!("--overlapped-optimizer {optimizer} with {other}");
+    refused.map(|(_, other, reason)| Invalid::contradiction(asked(other), reason)).collect()
+}
+
+/// Refuses settings that do not go with parameters that are split among ranks.
+fn check_parts(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
+    let parts = ddp.tensor_parallel;
+    let rows = [
+        (
+            !spec.world_size.is_multiple_of(parts),
+            format!("--tensor-parallel {parts} with {} ranks", spec.world_size),
+            "each part is on the same number of ranks; use a number that divides --nproc-per-node",
+        ),
+        (
+            !parts.is_power_of_two(),
+            format!("--tensor-parallel {parts}"),
+            "codes stay exact only if this number is a power of two",
+        ),
+        (
+            parts > 1 && spec.model == Model::Mlp,
+            "--tensor-parallel with --model mlp".to_owned(),
+            "only the coded model can be split; drop one of the two flags",
+        ),
+        (
+            parts > 1 && spec.gradient_clipping > 0.0,
+            "--tensor-parallel with --gradient-clipping".to_owned(),
+            "each rank has only the norm of its own parts, and the training loop must add up these norms; drop one of \
+             the two flags",
+        ),
+    ];
+    let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
+    refused.map(|(_, asked, reason)| Invalid::contradiction(asked, reason)).collect()
 }
 
 /// Refuses settings that DDP's delayed parameters do not support. Their gradients are in an fp32 buffer, which is

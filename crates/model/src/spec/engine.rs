@@ -218,6 +218,8 @@ const NOTHING_BESIDE_FORWARD: &str = "DDP and FSDP reduce only gradients that th
 /// The reason why FSDP1 and FSDP2 do not support the shape `bypass`.
 const NOTHING_OUTSIDE_OF_FORWARD: &str =
     "outside of forward, the parameters of FSDP are shards that no loss can use; use --engine ddp";
+/// The reason why an engine does not support a shape that is about one parameter, if the parameters are split.
+const ONLY_A_PART: &str = "with --tensor-parallel, each rank has only a part of the shape's parameter; drop one of the two flags";
 
 static NATIVE: Traits = Traits {
     deepspeed_file: DeepSpeedFile::Followed,
@@ -354,6 +356,18 @@ const DDP: Traits = Traits {
     divides_last: |_| false,
     leaves_no_room: |spec, shape| match shape {
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),
+        Shape::Tied
+        | Shape::Bypass
+        | Shape::UnusedOnOddRanks
+        | Shape::UnusedOnEvenRanks
+        | Shape::InfinityOnOneRank
+            if spec.model_parallel() > 1 =>
+        {
+            Some(ONLY_A_PART)
+        }
+        Shape::DifferentStart if spec.model_parallel() > 1 => Some(
+            "with --tensor-parallel, rank 0 does not have the parts of the other ranks; drop one of the two flags",
+        ),
         Shape::LateNoSync
             if spec.gradient_accumulation_steps == 1
                 && !spec.has_shape(Shape::SeveralBackwards) =>
@@ -411,9 +425,7 @@ static FSDP2: Traits = Traits {
         | Shape::InfinityOnOneRank
             if spec.model_parallel() > 1 =>
         {
-            Some(
-                "with --tensor-parallel, each rank has only a part of the shape's parameter; drop one of the two flags",
-            )
+            Some(ONLY_A_PART)
         }
         Shape::Bypass => Some(NOTHING_OUTSIDE_OF_FORWARD),
         Shape::PenaltyBackward => Some(NOTHING_BESIDE_FORWARD),

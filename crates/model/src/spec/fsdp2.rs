@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::models::params;
+use super::plan::Param;
 use super::{Engine, Invalid, Model, RunSpec, Shape, SpecRequest};
 
 /// The settings of FSDP2: arguments of `fully_shard` by name, and how the run uses `fully_shard`.
@@ -26,6 +28,9 @@ pub struct Fsdp2Options {
     /// parallelism); 1 for none.
     #[serde(default = "one")]
     pub tensor_parallel: usize,
+    /// The dimension along which matrices are sharded (`shard_placement_fn`).
+    #[serde(default)]
+    pub shard_dimension: usize,
     /// True if gradients are summed over the replicas only at the boundary, and within a replica in every
     /// microbatch (`set_requires_all_reduce`).
     #[serde(default)]
@@ -64,6 +69,7 @@ impl Fsdp2Options {
             reshard_after_backward: asked.reshard_after_backward(),
             replicas: asked.replicas(),
             tensor_parallel: asked.tensor_parallel(),
+            shard_dimension: asked.shard_dimension(),
             all_reduce_at_boundary: asked.all_reduce_at_boundary(),
             gradient_divide_factor: request.gradient_divide_factor,
             force_sum_reduction: asked.force_sum_reduction(),
@@ -71,6 +77,18 @@ impl Fsdp2Options {
             assign_state_dict: asked.assign_state_dict(),
         }
     }
+}
+
+impl Fsdp2Options {
+    /// The number of ranks among which a parameter, or a part of a parameter under tensor parallelism, is sharded.
+    pub(super) fn shards(self, world_size: usize) -> usize {
+        (world_size / self.replicas / self.tensor_parallel).max(1)
+    }
+}
+
+/// True if `--shard-dimension` applies to the parameter: a matrix with at least as many columns as rows.
+pub(super) fn is_wide(param: &Param) -> bool {
+    matches!(param.shape[..], [rows, columns] if columns >= rows)
 }
 
 /// Refuses settings of FSDP2 that contradict each other, or that CPU ranks do not support.
@@ -108,6 +126,14 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
             parts > 1 && spec.model == Model::Mlp,
             "--tensor-parallel with --model mlp".to_owned(),
             "only the coded model can be split; drop one of the two flags",
+        ),
+        (
+            fsdp2.shard_dimension == 1
+                && params(spec).iter().any(|it| {
+                    is_wide(it) && !it.shape[1].is_multiple_of(fsdp2.shards(spec.world_size))
+                }),
+            format!("--shard-dimension 1 with {} ranks", spec.world_size),
+            "FSDP2 needs the same number of columns on each rank; use --model coded, or a number of ranks that divides 64",
         ),
         (
             at_boundary && replicas == 1,

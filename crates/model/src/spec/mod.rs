@@ -37,7 +37,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use command::Command;
-pub use ddp::{CommHook, Compile, DdpOptions, DelayedParameters};
+pub use ddp::{CommHook, Compile, DdpOptions, DelayedParameters, OverlappedOptimizer};
 pub use device::{Backend, BackendChoice, Device, DeviceChoice, Gpus, Missing, NoCuda};
 pub use engine::{DeepSpeedFile, Engine, EngineSettings, Staging, Traits};
 pub use fault::Fault;

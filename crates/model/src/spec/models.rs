@@ -1,5 +1,6 @@
 //! The parameters of the synthetic models, at any size.
 
+use super::fsdp2::is_wide;
 use super::plan::{Param, STAGES};
 use super::{Model, Plan, RunSpec, Shape};
 
@@ -104,6 +105,14 @@ fn coded(spec: &RunSpec) -> Vec<Param> {
         // The expert comes before all other parameters: an engine keeps experts in separate buffers, and a piece
         // that is cut off is recognised by the elements after it.
         params.insert(0, Param::new(name, vec![code]));
+    }
+    if let Some(fsdp2) = spec.fsdp2().filter(|fsdp2| fsdp2.shard_dimension == 1) {
+        // A rank's part of each row is a whole code, whose spare rows tell misplaced elements from weights.
+        let shards = fsdp2.shards(spec.world_size);
+        for param in params.iter_mut().filter(|param| is_wide(param)) {
+            let columns = param.shape[1].div_ceil(shards).max(code);
+            param.shape[1] = columns * shards;
+        }
     }
     params
 }

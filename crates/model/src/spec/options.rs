@@ -160,6 +160,7 @@ impl RunSpec {
     /// one model. 1 if every rank holds all parameters.
     pub fn model_parallel(&self) -> usize {
         match self.settings {
+            EngineSettings::Ddp(ddp) => ddp.tensor_parallel,
             EngineSettings::Fsdp2(fsdp2) => fsdp2.tensor_parallel,
             EngineSettings::Pipeline(pipeline) => self.world_size / pipeline.pipelines,
             _ => 1,

@@ -4,7 +4,7 @@ import functools
 import math
 import traceback
 
-from zprobe_rank.tensors import dense, own_part, shard_start
+from zprobe_rank.tensors import dense, own_part, shard_runs
 
 
 class BaseEyes:
@@ -95,15 +95,16 @@ class BaseEyes:
         return None
 
     def hint(self, parameters, fragment):
-        """The hint for `Placement.locate` about a tensor of the optimizer: a parameter, an offset, and the parameters
-        that follow. `None` if the place is unknown. `parameters` has the model's parameters by number."""
+        """The hint for `Placement.locate` about a tensor of the optimizer: a parameter, its runs of elements in the
+        tensor or the first of them, and the parameters that follow. `None` if the place is unknown. `parameters` has
+        the model's parameters by number."""
         pieces = self.pieces(fragment)
         if pieces:
             numbers = [self.index[id(parameter)] for parameter, *_ in pieces]
-            return numbers[0], pieces[0][1], numbers[1:]
+            return numbers[0], [pieces[0][1:3]], numbers[1:]
         for number, parameter in parameters.items():
             if parameter is fragment:
-                return (number, shard_start(fragment), []) if hasattr(fragment, "to_local") else (number, 0, None)
+                return (number, shard_runs(fragment), []) if hasattr(fragment, "to_local") else (number, [], None)
         return None
 
     def parameters(self, model):

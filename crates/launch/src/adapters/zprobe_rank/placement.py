@@ -35,14 +35,17 @@ class Placement:
     def locate(self, tensor, hint=None):
         """The segments (param, offset, len) of a flat fragment; `param` is `None` where no parameter is recognised.
 
-        `hint`, a tuple (param, offset, following), helps with a fragment that begins with too few elements to be
-        recognised: the hint is followed if the fragment holds the parameter from the offset on. `following` are the
-        parameters that the engine puts next, which are preferred where a piece fits several parameters. If `following`
-        is `None`, the fragment is the parameter itself, whatever the content.
+        `hint`, a tuple (param, runs, following), helps with pieces of too few elements to be recognised. `runs` are
+        pairs (offset, len) of consecutive elements. The hint is followed if the fragment consists of these runs of the
+        parameter, or if it holds the parameter from the offset of the first run on. `following` are the parameters that
+        the engine puts next, which are preferred where a piece fits several parameters. If `following` is `None`, the
+        fragment is the parameter itself, whatever the content.
         """
         if hint is not None and hint[2] is None:
             return [dict(param=hint[0], offset=0, len=tensor.numel())]
         words = _words(tensor)
+        if hint is not None and self._consists_of(words, hint[0], hint[1]):
+            return [dict(param=hint[0], offset=offset, len=length) for offset, length in hint[1]]
         hinted = self._hinted(words, hint)
         held = [] if hint is None else [hint[0], *hint[2]]
         if hinted is not None and hinted["len"] == len(words):
@@ -72,12 +75,20 @@ class Placement:
             at += length
         return segments
 
+    def _consists_of(self, words, index, runs):
+        """True if the fragment has these runs of a parameter's elements, one after the other, and nothing else."""
+        if index not in self.params or len(words) != sum(length for _, length in runs):
+            return False
+        param = self.params[index]
+        return torch.equal(words, torch.cat([param[offset : offset + length] for offset, length in runs]))
+
     def _hinted(self, words, hint):
         """The segment of the hinted parameter from the hinted offset on; `None` if the fragment does not begin with
         this segment."""
-        index, offset = (None, 0) if hint is None else hint[:2]
-        if index not in self.params:
+        index, runs = (None, []) if hint is None else hint[:2]
+        if index not in self.params or not runs:
             return None
+        offset = runs[0][0]
         piece = self._piece(words, 0, index, offset)
         is_rest = piece["len"] > 0 and piece["len"] == min(len(self.params[index]) - offset, len(words))
         return piece if is_rest else None

@@ -1,5 +1,7 @@
 """Helpers for tensors of which a rank may hold only a part."""
 
+import math
+
 import torch
 import torch.distributed as dist
 
@@ -39,16 +41,19 @@ def own_part(tensor):
     return whole(tensor).chunk(mesh.size(names.index("tp")))[mesh.get_local_rank("tp")]
 
 
-def shard_start(tensor):
-    """The first element of this rank's shard of a `DTensor`, counted within the rank's part under tensor parallelism.
-    FSDP2 cuts along dimension 0 like `torch.chunk`: all chunks but the last ones have the same size."""
-    mesh, rows, shards, number = tensor.device_mesh, tensor.shape[0], 1, 0
+def shard_runs(tensor):
+    """The runs of consecutive elements in this rank's shard of a `DTensor`, as pairs of the first element and the
+    number of elements, counted within the rank's part under tensor parallelism. FSDP2 cuts along a dimension like
+    `torch.chunk`: all chunks but the last ones have the same size."""
+    mesh, shape, cut, shards, number = tensor.device_mesh, list(tensor.shape), 0, 1, 0
     for dimension, placement in enumerate(tensor.placements):
         if mesh.mesh_dim_names and mesh.mesh_dim_names[dimension] == "tp":
-            rows //= mesh.size(dimension)
+            shape[0] //= mesh.size(dimension)
         elif not placement.is_replicate():
-            shards, number = mesh.size(dimension), mesh.get_local_rank(dimension)
-    return min(-(-rows // shards) * number, rows) * (tensor.numel() // tensor.shape[0])
+            cut, shards, number = placement.dim, mesh.size(dimension), mesh.get_local_rank(dimension)
+    inner, side = math.prod(shape[cut + 1 :]), -(-shape[cut] // shards)
+    start, end = (min(side * place, shape[cut]) * inner for place in (number, number + 1))
+    return [(row * shape[cut] * inner + start, end - start) for row in range(math.prod(shape[:cut]))]
 
 
 #: The meshes of CPU devices, by the mesh of accelerators that each of them mirrors.

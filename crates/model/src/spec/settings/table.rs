@@ -16,7 +16,7 @@ use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
     BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
     Dtype, Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer,
-    Schedule, SequenceGroups, Shape, ShardingStrategy,
+    OverlappedOptimizer, Schedule, SequenceGroups, Shape, ShardingStrategy,
 };
 
 /// The engines that partition as ZeRO does, and use the setting names of DeepSpeed's configuration.
@@ -342,6 +342,12 @@ settings! {
         said: |spec| Some(spec.fsdp1()?.keep_low_precision_grads),
     }
 
+    /// Optimizer that steps during backward, as soon as DDP has reduced a bucket
+    "--overlapped-optimizer" overlapped_optimizer: Option<OverlappedOptimizer> = |_| OverlappedOptimizer::None, {
+        heading: "DDP", engines: DDP,
+        said: |spec| Some(spec.ddp()?.overlapped_optimizer),
+    }
+
     /// Free parameters between forward and backward
     "--reshard-after-forward" reshard_after_forward: Option<bool> = |_| true, {
         heading: "FSDP2", engines: FSDP2,
@@ -367,11 +373,21 @@ settings! {
         said: |spec| (spec.fsdp1().is_some() || spec.fsdp2().is_some()).then(|| spec.replicas()),
     }
 
-    /// Ranks among which every parameter is split before it is sharded (tensor parallelism)
+    /// Ranks among which every parameter is split before it is sharded or averaged (tensor parallelism)
     "--tensor-parallel" tensor_parallel: Option<usize> = |_| 1, {
-        heading: "FSDP2", placeholder: "N", engines: FSDP2,
+        heading: "FSDP2", placeholder: "N", engines: &[Engine::Fsdp2, Engine::Ddp],
         check: up_to::<MOST, _>,
-        said: |spec| Some(spec.fsdp2()?.tensor_parallel),
+        said: |spec| {
+            let is_there = spec.fsdp2().is_some() || spec.ddp().is_some();
+            is_there.then(|| spec.model_parallel())
+        },
+    }
+
+    /// Dimension along which matrices are sharded; other parameters are always sharded along dimension 0
+    "--shard-dimension" shard_dimension: Option<usize> = |_| 0, {
+        heading: "FSDP2", placeholder: "0|1", engines: FSDP2,
+        check: matrix_dimension,
+        said: |spec| Some(spec.fsdp2()?.shard_dimension),
     }
 
     /// Sum gradients over the replicas only at the boundary, and within a replica in every microbatch
@@ -538,6 +554,13 @@ where
         value if value > LIMIT => Err(Invalid::TooLarge { flag, value, limit: LIMIT }),
         _ => Ok(()),
     }
+}
+
+/// Refuses a dimension that matrices do not have.
+fn matrix_dimension(flag: &'static str, dimension: &usize) -> Result<(), Invalid> {
+    let reason = "a matrix has the dimensions 0 and 1; use 0 or 1";
+    let refusal = || Invalid::contradiction(format!("{flag} {dimension}"), reason);
+    if *dimension <= 1 { Ok(()) } else { Err(refusal()) }
 }
 
 /// Refuses norms that are negative or not finite.

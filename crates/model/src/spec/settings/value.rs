@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
     BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
-    Dtype, Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, Schedule,
-    SequenceGroups, Shape, ShardingStrategy,
+    Dtype, Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, OverlappedOptimizer,
+    Schedule, SequenceGroups, Shape, ShardingStrategy,
 };
 
 /// A value that a setting can have.
@@ -74,6 +74,7 @@ displayed!(
     Schedule,
     SequenceGroups,
     DelayedParameters,
+    OverlappedOptimizer,
     Compile
 );
 displayed!(Observation, Model, Shape, Fault, Member);
