@@ -5,7 +5,7 @@
 //! bound is needed: see [`coded`].
 
 use zprobe_model::spec::code::Code;
-use zprobe_model::spec::{Dtype, RunSpec};
+use zprobe_model::spec::{CommHook, Dtype, RunSpec};
 
 /// The bound `γ(n) = n·u/(1−n·u)` on the relative error of `n` operations (Higham, Accuracy and Stability of
 /// Numerical Algorithms, 2002, lemma 3.1). The bound is infinite from `n·u = 1` on.
@@ -21,14 +21,39 @@ pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
 /// for each addend (the quotient and its product with `S`), 1 for each of the `GA` and `W` additions, and 1 for the
 /// average. Where the update is read back, it counts `u` for each of two weights, which have grown by `W·GA` in each
 /// of `steps` steps.
+///
+/// A communication hook that approximates gradients adds its own error ([`approximation`]).
 pub fn coded(spec: &RunSpec) -> f64 {
-    if spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two() {
+    let approximation = approximation(spec);
+    let divides_exactly =
+        spec.world_size.is_power_of_two() && spec.gradient_accumulation_steps.is_power_of_two();
+    if divides_exactly && approximation == 0.0 {
         return 0.0;
     }
     let operations = spec.gradient_accumulation_steps + spec.world_size + 3;
     let gradient = operations * spec.contributions_per_step();
     let weights = 2 * (Code::MOST_INITIAL + (spec.steps + 1) * spec.contributions_per_step());
-    (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff()
+    (gradient + weights) as f64 * Dtype::Fp32.unit_roundoff() + approximation
+}
+
+/// The largest rank of a matrix of the coded model that `powerSGD_hook` compresses. A taller matrix is not compressed.
+const COMPRESSED_RANK: usize = 4;
+
+/// The bound on the error that PowerSGD's approximation of the full rank adds to an element of the average, in units of
+/// one contribution; 0 for other communication hooks.
+///
+/// PowerSGD replaces a matrix `M` of rank `k` by `P·Pᵀ·M`, where the columns of `P`, from Householder's QR, are an
+/// orthonormal basis: the result is `M` but for rounding. A sum of absolute values in a row of `P·Pᵀ` is at most `k`.
+/// In units of `u·k·W·GA`, the bound counts `2·k + W + 1` for both products and the average, and `10·k²` for each of
+/// the two factors `P` (Higham, theorem 19.4, with 10 for the small constant). The error feedback adds to a rank's
+/// gradient its difference from the average in each earlier step, at most `2·W·GA`.
+fn approximation(spec: &RunSpec) -> f64 {
+    if spec.ddp().is_none_or(|ddp| ddp.comm_hook != CommHook::PowerSgdFullRank) {
+        return 0.0;
+    }
+    let operations = 2 * COMPRESSED_RANK + spec.world_size + 1 + 20 * COMPRESSED_RANK.pow(2);
+    let largest = (2 * spec.steps + 1) * spec.contributions_per_step();
+    (operations * COMPRESSED_RANK * largest) as f64 * Dtype::Fp32.unit_roundoff()
 }
 
 /// The bound on the error that clipping adds to an element, as a share of the element. An engine computes the factor
@@ -133,7 +158,7 @@ pub const CHANCE_BITS: f64 = 16.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zprobe_model::spec::SpecRequest;
+    use zprobe_model::spec::{Engine, SpecRequest};
 
     #[test]
     fn more_operations_may_round_more_however_many_they_are() {
@@ -160,5 +185,21 @@ mod tests {
         };
         assert_eq!([bound(2, 4), bound(1, 1), bound(4, 2)], [0.0; 3]);
         assert!(0.0 < bound(3, 4) && bound(3, 4) < bound(3, 8));
+    }
+
+    #[test]
+    fn an_approximation_of_the_full_rank_leaves_weights_readable() {
+        let bound = |hook| {
+            let request = SpecRequest {
+                engine: Some(Engine::Ddp),
+                dtype: Some(Dtype::Fp32),
+                steps: Some(4),
+                comm_hook: Some(hook),
+                ..SpecRequest::default()
+            };
+            coded(&request.resolve().unwrap())
+        };
+        assert_eq!(bound(CommHook::PowerSgd), 0.0);
+        assert!((1e-6..1e-2).contains(&bound(CommHook::PowerSgdFullRank)));
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn axes() -> Axes {
                 ("fp16-compress", "--comm-hook fp16-compress"),
                 ("all-reduce hook", "--comm-hook all-reduce"),
                 ("power-sgd", "--comm-hook power-sgd"),
+                ("power-sgd-full-rank", "--comm-hook power-sgd-full-rank"),
                 ("post-local-sgd", "--comm-hook post-local-sgd"),
             ]),
             choices(&[

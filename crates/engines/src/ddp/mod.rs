@@ -76,7 +76,7 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
         CommHook::Fp16Compress => Some("fp16_compress_hook"),
         CommHook::Bf16Compress => Some("bf16_compress_hook"),
         CommHook::AllReduce => Some("allreduce_hook"),
-        CommHook::PowerSgd | CommHook::PostLocalSgd => return Err(WITH_STATE.to_owned()),
+        _ => return Err(WITH_STATE.to_owned()),
     };
     let mut made = String::new();
     if ddp.delayed_parameters != DelayedParameters::None {

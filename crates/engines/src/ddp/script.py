@@ -20,11 +20,13 @@ COMM_HOOKS = {
     "bf16-compress": default_hooks.bf16_compress_hook,
     "all-reduce": default_hooks.allreduce_hook,
     "power-sgd": powerSGD_hook.powerSGD_hook,
+    "power-sgd-full-rank": powerSGD_hook.powerSGD_hook,
     "post-local-sgd": post_localSGD_hook.post_localSGD_hook,
 }
 
-# A compression rate that no tensor reaches, so that PowerSGD compresses nothing.
-NEVER_COMPRESSED = 1 << 40
+# The rank of the approximation, and the compression rate from which PowerSGD compresses a tensor. `power-sgd` has a rate
+# that no tensor reaches. `power-sgd-full-rank` compresses matrices of at most four rows, whose rank is at most four.
+POWER_SGD = {"power-sgd": (1, 1 << 40), "power-sgd-full-rank": (4, 0.5)}
 
 MIB = 1024 * 1024
 
@@ -82,6 +84,9 @@ def set_up(run):
         ddp = DistributedDataParallel(model, **arguments)
     if comm_hook != "none":
         ddp.register_comm_hook(hook_state(comm_hook, run.spec, arguments.get("process_group")), COMM_HOOKS[comm_hook])
+        if comm_hook == "power-sgd-full-rank":
+            why = "the hook is meant to be lossy; with the full rank it may only round, within a bound"
+            run.channel.emit("not-observed", what="exact sums of PowerSGD, and its error feedback", why=why)
     # torch compiles kernels and graphs in the first forward.
     compiled = ddp if backend == "none" else torch.compile(ddp, backend=backend.replace("-", "_"))
     if overlapped == "fused":
@@ -135,10 +140,11 @@ def delayed(model):
 def hook_state(comm_hook, spec, group):
     """The state with which a communication hook averages gradients over the ranks of a process group in every step;
     `None` stands for all ranks."""
-    if comm_hook == "power-sgd":
+    if comm_hook in POWER_SGD:
+        rank, rate = POWER_SGD[comm_hook]
         # 2 is the earliest step that PowerSGD accepts with error feedback, which is on by default.
         return powerSGD_hook.PowerSGDState(
-            group, start_powerSGD_iter=2, min_compression_rate=NEVER_COMPRESSED
+            group, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=rate
         )
     if comm_hook == "post-local-sgd":
         alone = [dist.new_group([rank]) for rank in range(spec["world_size"])][dist.get_rank()]

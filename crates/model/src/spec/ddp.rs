@@ -18,6 +18,8 @@ named_enum! {
         AllReduce = "all-reduce",
         /// `powerSGD_hook`, set to compress nothing: from the third step on, the hook reduces all tensors uncompressed
         PowerSgd = "power-sgd",
+        /// `powerSGD_hook` with an approximation of the full rank of each matrix, from the third step on
+        PowerSgdFullRank = "power-sgd-full-rank",
         /// `post_localSGD_hook`, whose local steps begin after the last step of the run
         PostLocalSgd = "post-local-sgd",
     }
@@ -27,12 +29,15 @@ impl CommHook {
     /// The dtype in which the gradients of a model in `dtype` are communicated.
     pub const fn dtype(self, dtype: Dtype) -> Dtype {
         match self {
-            CommHook::None | CommHook::AllReduce | CommHook::PowerSgd | CommHook::PostLocalSgd => {
-                dtype
-            }
             CommHook::Fp16Compress => Dtype::Fp16,
             CommHook::Bf16Compress => Dtype::Bf16,
+            _ => dtype,
         }
+    }
+
+    /// True if the hook is `powerSGD_hook`.
+    pub fn is_power_sgd(self) -> bool {
+        matches!(self, Self::PowerSgd | Self::PowerSgdFullRank)
     }
 }
 
@@ -150,6 +155,7 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         DelayedParameters::None => Vec::new(),
         DelayedParameters::Unawaited | DelayedParameters::Awaited => check_delayed(spec, ddp),
     };
+    problems.extend(check_approximation(spec, ddp.comm_hook));
     problems.extend(check_overlapped(spec, ddp));
     problems.extend(check_parts(spec, ddp));
     if !ddp.static_graph {
@@ -174,6 +180,31 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
     problems
 }
 
+/// Refuses settings with which the error of an approximation by PowerSGD has no bound.
+fn check_approximation(spec: &RunSpec, hook: CommHook) -> Vec<Invalid> {
+    let rows = [
+        (
+            spec.dtype != Dtype::Fp32 || spec.model != Model::Coded,
+            "--dtype or --model",
+            "its error has a bound only for fp32 and the coded model; use --dtype fp32 --model coded",
+        ),
+        (
+            spec.steps < 3,
+            "--steps",
+            "PowerSGD compresses nothing in the first two steps; use --steps 4",
+        ),
+        (
+            spec.parameters.is_some(),
+            "--parameters",
+            "the matrices of a large model have a higher rank than the approximation; leave out --parameters",
+        ),
+    ];
+    let is_one = hook == CommHook::PowerSgdFullRank;
+    let refused = rows.into_iter().filter(|(refused, _, _)| is_one && *refused);
+    let asked = |other| format!("--comm-hook {hook} with {other}");
+    refused.map(|(_, other, reason)| Invalid::contradiction(asked(other), reason)).collect()
+}
+
 /// Refuses settings that an optimizer during backward does not support.
 fn check_overlapped(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
     let optimizer = ddp.overlapped_optimizer;
@@ -194,10 +225,10 @@ fn check_overlapped(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
             "DDP has a single communication hook, which the optimizer takes; use --comm-hook none",
         ),
         (
-            spec.has_shape(Shape::LateNoSync),
-            "--shape late-no-sync",
-            "the shape makes DDP reduce the first microbatch, so that the optimizer would step after each first \
-             microbatch; drop one of the two flags",
+            spec.has_shape(Shape::LateNoSync) || spec.has_shape(Shape::Unmanaged),
+            "--shape late-no-sync or unmanaged",
+            "with these shapes DDP reduces another microbatch than the last one, after which the optimizer would step; \
+             drop one of the two flags",
         ),
         (
             ddp.delayed_parameters != DelayedParameters::None,

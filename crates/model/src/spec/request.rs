@@ -9,7 +9,7 @@ use super::recording::default_budget;
 use super::settings;
 use super::validate::{check_exactness, check_resumption, check_shapes};
 use super::{
-    Backend, CommHook, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
+    Backend, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
     Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp1, fsdp2,
     pipeline,
 };
@@ -104,7 +104,7 @@ impl SpecRequest {
                 options.bucket_cap_mb = match options.comm_hook {
                     // PowerSGD's collectives follow one another in callbacks: over Gloo, the collectives of several
                     // buckets come in any order.
-                    CommHook::PowerSgd => 25.0,
+                    hook if hook.is_power_sgd() => 25.0,
                     // With delayed parameters, DDP takes only whole numbers.
                     _ if options.delayed_parameters != DelayedParameters::None => 25.0,
                     _ => default_bucket as f64 * 4.0 / MIB,

@@ -37,6 +37,7 @@ probes! {
     "ddp-poisoned-memory",
     "ddp-post-local-sgd",
     "ddp-power-sgd",
+    "ddp-power-sgd-full-rank",
     "ddp-process-groups",
     "ddp-resumed",
     "ddp-three-ranks",
