@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::plan::{Param, Segment};
-use zprobe_model::spec::{Dtype, Shape, SpecRequest};
+use zprobe_model::spec::{Dtype, Optimizer, Shape, SpecRequest};
 use zprobe_model::trace::{
     Differing, Event, FlushReason, LayoutName, Payload, Point, Record, StateCompared, Trace,
 };
@@ -454,6 +454,26 @@ fn gradients_that_are_orthogonalised_once_a_step_are_no_finding() {
     let report = diagnose(&orthogonalised(|microbatch| microbatch == last));
     assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
     assert_eq!(codes(&diagnose(&orthogonalised(|_| true))), ["ZP114"]);
+}
+
+#[test]
+fn muon_that_never_orthogonalises_is_a_finding() {
+    let muon = |is_transformed: fn(usize) -> bool| {
+        let mut trace = orthogonalised(is_transformed);
+        let last = request().resolve().unwrap().gradient_accumulation_steps - 1;
+        let place = trace.records.iter().position(|record| record.rank == Some(1)).unwrap();
+        let event = Event::OptimizerCalled { step: 0, microbatches: vec![last] };
+        let record = Record { event, ..trace.records[place].clone() };
+        trace.records.insert(place + 1, record);
+        for record in &mut trace.records {
+            if let Event::RunStarted { spec, .. } = &mut record.event {
+                spec.optimizer = Optimizer::Muon;
+            }
+        }
+        codes(&diagnose(&trace)).join(" ")
+    };
+    assert_eq!(muon(|_| false), "ZP114");
+    assert_eq!(muon(|microbatch| microbatch == 3), "");
 }
 
 #[test]

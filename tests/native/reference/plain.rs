@@ -55,6 +55,7 @@ impl Plain {
                     let update = m.over(divisor).times(lr / corrections[0]).rounded(4);
                     weight.times(1.0 - lr * weight_decay).rounded(2).minus(update).rounded(1)
                 }
+                Optimizer::Muon => unreachable!("only DeepSpeed has Muon"),
             };
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             }
         };
         let rows = ParamSamples::of(scene, buffer, &values);
-        decoded.complete &= observed.script.transformed.is_empty();
+        decoded.complete &= !observed.transforms();
         if rows.params.is_empty() {
             continue;
         }

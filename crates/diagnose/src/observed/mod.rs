@@ -13,7 +13,7 @@ mod updates;
 use std::collections::BTreeSet;
 
 use zprobe_model::spec::plan::Param;
-use zprobe_model::spec::{Engine, Plan, RunSpec};
+use zprobe_model::spec::{Engine, Optimizer, Plan, RunSpec};
 use zprobe_model::trace::{Event, LayoutName, ParamInfo, Phase, Trace, UNSET_MEMORY};
 
 pub use self::buffers::{Buffer, Buffers};
@@ -186,7 +186,13 @@ impl<'a> Observed<'a> {
     /// gradients of matrices. The result may be true for a matrix that the engine leaves out.
     pub fn is_transformed(&self, param: usize) -> bool {
         let is_matrix = |it: &ParamInfo| it.trainable && it.shape.len() > 1;
-        !self.script.transformed.is_empty() && self.model.params.get(param).is_some_and(is_matrix)
+        self.transforms() && self.model.params.get(param).is_some_and(is_matrix)
+    }
+
+    /// True if the engine transforms gradients. In zprobe's own runs of Muon, the identity stands in for the
+    /// transformation.
+    pub fn transforms(&self) -> bool {
+        !self.script.transformed.is_empty() && self.spec.optimizer != Optimizer::Muon
     }
 
     /// The number of ranks over which a parameter's gradients are averaged: the world size, unless tensor parallelism

@@ -76,6 +76,10 @@ pub(super) fn axes() -> Axes {
             ]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
+            choices(&[
+                ("Muon", "--optimizer muon"),
+                ("Muon, no reduce-scatter", "--optimizer muon --reduce-scatter false"),
+            ]),
             choices(&[(
                 "small sub-groups",
                 "--deepspeed-set zero_optimization.sub_group_size=100",

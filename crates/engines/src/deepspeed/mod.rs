@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::source::expression;
 use super::{EngineFacts, EnginePackage, EngineScript, Project, PythonSource, ReleaseFeatures};
-use zprobe_model::spec::{Device, Dtype, RunSpec, SequenceGroups, Shape};
+use zprobe_model::spec::{Device, Dtype, Optimizer, RunSpec, SequenceGroups, Shape};
 
 pub(super) static ROOM: EngineFacts = EngineFacts {
     title: "DeepSpeed",
@@ -21,6 +21,7 @@ pub(super) static ROOM: EngineFacts = EngineFacts {
         script: &[
             ("script.py", include_str!("script.py")),
             ("experts.py", include_str!("experts.py")),
+            ("muon.py", include_str!("muon.py")),
         ],
         eyes: &[("buckets.py", include_str!("buckets.py")), ("eyes.py", include_str!("eyes.py"))],
     }),
@@ -88,5 +89,7 @@ fn features(spec: &RunSpec) -> Vec<(String, String)> {
         SequenceGroups::Mpu => ("parallel_state_sp".to_owned(), "--sequence-parallel".to_owned()),
         SequenceGroups::Mesh => ("mesh_param".to_owned(), "--sequence-groups mesh".to_owned()),
     });
-    keys.chain(method).chain(groups).collect()
+    let muon = (spec.optimizer == Optimizer::Muon)
+        .then(|| ("muon".to_owned(), "--optimizer muon".to_owned()));
+    keys.chain(method).chain(groups).chain(muon).collect()
 }

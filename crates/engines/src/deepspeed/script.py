@@ -15,6 +15,7 @@ from deepspeed.accelerator import get_accelerator
 
 from zprobe_rank.engines.deepspeed.experts import groups_for_optimizer, place_experts
 from zprobe_rank.engines.deepspeed.eyes import Eyes
+from zprobe_rank.engines.deepspeed.muon import Muon
 
 # Some releases of DeepSpeed import these modules when they initialize, which may take seconds. The script imports the
 # modules before the fork, so that all ranks share them.
@@ -78,9 +79,18 @@ def set_up(run, sequences):
         name, _ = list(model.named_parameters())[run.workload.expert]
         place_experts(model, name, spec["world_size"])
         parameters = groups_for_optimizer(parameters)
-    optimizer = run.optimizer(parameters)
-    config = spec["deepspeed_config"]
-    engine, wrapper, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, **sequences)
+    # DeepSpeed makes Muon itself, from its configuration.
+    muon = Muon(run) if spec["optimizer"]["type"] == "muon" else None
+    optimizer = run.optimizer(parameters) if muon is None else None
+    engine, wrapper, _, _ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        model_parameters=None if muon is None else run.groups(parameters),
+        config=spec["deepspeed_config"],
+        **sequences,
+    )
+    if muon is not None:
+        muon.wrapper, optimizer = wrapper, engine.basic_optimizer
     if spec.get("override_loss_scale") is not None:
         wrapper.override_loss_scale(spec["override_loss_scale"])
     # DeepSpeed sums gradients over the ranks of a sequence, and averages them over the other ranks.

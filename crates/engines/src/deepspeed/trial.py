@@ -31,4 +31,6 @@ def deepspeed_features():
     package = "deepspeed.runtime.sequence_parallel"
     if importlib.util.find_spec(package) and importlib.util.find_spec(package + ".parallel_state_sp"):
         methods.append("parallel_state_sp")
+    if importlib.util.find_spec("deepspeed.runtime.zero.muon"):
+        methods.append("muon")
     return sorted("zero_optimization." + key for key in keys) + methods

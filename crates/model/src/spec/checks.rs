@@ -1,7 +1,8 @@
 //! Checks for settings and shapes that an engine does not support.
 
 use super::{
-    Dataflow, Dtype, Engine, Invalid, Model, Offload, RunSpec, SequenceGroups, Shape, SpecRequest,
+    Dataflow, Dtype, Engine, Invalid, Model, Offload, Optimizer, RunSpec, SequenceGroups, Shape,
+    SpecRequest,
 };
 
 /// The number of bytes in a MiB.
@@ -83,6 +84,7 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
         )];
     }
     let mut problems = check_sequences(spec);
+    problems.extend(check_muon(spec));
     let zenflow =
         spec.deepspeed_config().and_then(|config| config.pointer("/zero_optimization/zenflow"));
     if zenflow.is_some_and(|section| !section.is_null()) {
@@ -103,6 +105,23 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
         ));
     }
     problems
+}
+
+/// Refuses Muon where the engine does not have it.
+fn check_muon(spec: &RunSpec) -> Option<Invalid> {
+    if spec.optimizer != Optimizer::Muon {
+        return None;
+    }
+    let Some(config) = spec.deepspeed_config() else {
+        let reason =
+            "zprobe runs Muon only under DeepSpeed; use --engine deepspeed, or another optimizer";
+        return Some(Invalid::contradiction("--optimizer muon", reason));
+    };
+    let scatters = config.pointer("/zero_optimization/reduce_scatter") != Some(&false.into());
+    (spec.stage == 3 && scatters).then(|| {
+        let reason = "DeepSpeed refuses Muon in stage 3 unless reduce-scatter is off; use --reduce-scatter false";
+        Invalid::contradiction("--optimizer muon --stage 3", reason)
+    })
 }
 
 /// Refuses groups of ranks for sequence parallelism that DeepSpeed or the codes do not support.

@@ -150,6 +150,7 @@ fn section(optimizer: Optimizer) -> Value {
             "type": "AdamW",
             "params": {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
         }),
+        Optimizer::Muon => json!({"type": "Muon"}),
     }
 }
 

@@ -344,6 +344,9 @@ pub enum Optimizer {
         /// The factor of the decoupled weight decay.
         weight_decay: f64,
     },
+    /// DeepSpeed's Muon for matrices, and AdamW for all other parameters, with the settings of the DeepSpeed
+    /// configuration.
+    Muon,
 }
 
 impl Optimizer {
@@ -371,6 +374,7 @@ impl Optimizer {
         match self {
             Optimizer::Sgd { .. } => "SGD",
             Optimizer::Adamw { .. } => "AdamW",
+            Optimizer::Muon => "Muon",
         }
     }
 }

@@ -335,7 +335,8 @@ pub enum Event {
         /// The number of microbatches whose gradients were cleared.
         microbatches: usize,
     },
-    /// An engine of a user's script has transformed whole gradients before an optimizer consumed them.
+    /// An engine has transformed whole gradients before an optimizer consumed them. In zprobe's own scripts, the
+    /// identity stands in for the transformation.
     GradientsTransformed {
         /// The number of the optimizer step, from 0.
         step: usize,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use tch::{Tensor, no_grad};
 use zprobe_model::spec::Optimizer;
 use zprobe_model::trace::{LayoutName, Point};
@@ -83,6 +83,7 @@ impl InnerOptimizer {
                 let _ = weights.f_sub_(&(&self.exp_avg / root * (lr / correction[0])))?;
                 Ok(())
             }
+            Optimizer::Muon => bail!("only DeepSpeed has Muon"),
         })
     }
 }

@@ -49,7 +49,7 @@ class Run:
         self.is_full = spec["observe"] == "full"
         self.optimizer_settings = dict(spec["optimizer"])
         name = self.optimizer_settings.pop("type")
-        self.optimizer_class = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[name]
+        self.optimizer_class = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}.get(name)
         self.probe = self.model = self.observer = None
         self.step, self.microbatch = 0, 0
         self.open_backward = None  # True during the last backward of a microbatch; `None` outside of a backward.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Number, Value, json};
 
-use crate::spec::{Dtype, LossScale, RunSpec, SpecRequest, settings};
+use crate::spec::{Dtype, LossScale, Optimizer, RunSpec, SpecRequest, settings};
 
 /// The sections that zprobe removes: its ranks bring an optimizer of their own, with the settings of the file, and
 /// use no learning rate schedule.
@@ -16,7 +16,13 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
         Some(Value::Object(members)) => members,
         _ => described(asked, spec),
     };
+    let muon = (spec.optimizer == Optimizer::Muon).then(|| muon(config.get("optimizer")));
     config.retain(|key, _| !REPLACED.contains(&key.as_str()));
+    if let Some(section) = muon {
+        config.insert("optimizer".into(), section);
+        // DeepSpeed's own Adam for the parameters that are no matrices has to be compiled.
+        put(&mut config, "optimizer.params.torch_adam", true);
+    }
     // If the file leaves the dtype to its caller, zprobe sets the dtype.
     if let Some(section) = section_of(spec.dtype).filter(|_| !config.contains_key("bfloat16")) {
         put(&mut config, &format!("{section}.enabled"), true);
@@ -27,6 +33,15 @@ pub fn complete(file: Option<Value>, asked: &SpecRequest, spec: &RunSpec) -> Val
     config.insert("zero_allow_untested_optimizer".into(), true.into());
     config.insert("zero_force_ds_cpu_optimizer".into(), false.into());
     Value::Object(config)
+}
+
+/// The section of the optimizer Muon, which DeepSpeed makes itself: that of the file, if its optimizer is Muon.
+fn muon(section: Option<&Value>) -> Value {
+    let is_muon = |section: &&Value| {
+        section["type"].as_str().is_some_and(|name| name.eq_ignore_ascii_case("muon"))
+    };
+    let default = || json!({"type": "Muon", "params": {"lr": 1.0 / 1024.0}});
+    section.filter(is_muon).cloned().unwrap_or_else(default)
 }
 
 /// The configuration of a run without a file: the settings that define the run, and nothing else.

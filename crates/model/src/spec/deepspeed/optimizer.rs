@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Reader;
-use crate::spec::Optimizer;
+use crate::spec::{DeepSpeedFile, Optimizer};
 
 /// The section's object with the parameters of the algorithm.
 const PARAMS: &str = "/optimizer/params";
@@ -15,6 +15,10 @@ const ADAM_PARAMS: &str = "lr betas eps weight_decay torch_adam adam_w_mode bias
 /// The parameters of `torch.optim.SGD`.
 const SGD_PARAMS: &str =
     "lr momentum dampening weight_decay nesterov maximize foreach fused differentiable";
+
+/// The parameters of DeepSpeed's Muon, and of its Adam for the parameters that are no matrices.
+const MUON_PARAMS: &str = "lr muon_lr adam_lr momentum weight_decay betas eps ns_method per_head_muon torch_adam \
+                           adam_w_mode fp32_optimizer_states";
 
 impl Reader<'_> {
     /// Reads the section as `DeepSpeedEngine._configure_basic_optimizer` (`runtime/engine.py`) does. `None` if the
@@ -33,10 +37,15 @@ impl Reader<'_> {
         match name.to_lowercase().as_str() {
             "adam" => Some(self.adam(false)),
             "adamw" => Some(self.adam(true)),
+            "muon" if self.engine_use == DeepSpeedFile::PassedOn => {
+                self.check_params(MUON_PARAMS);
+                Some(Optimizer::Muon)
+            }
             _ if name == "SGD" => Some(self.sgd()),
             _ => {
-                let text = "zprobe runs its own optimizer in place of \"SGD\", \"Adam\" or \"AdamW\", and has no \
-                            other; pass --optimizer to check everything before the optimizer with sgd or adamw";
+                let text = "zprobe runs its own optimizer in place of \"SGD\", \"Adam\" or \"AdamW\", and under \
+                            --engine deepspeed \"Muon\", but no other; pass --optimizer to check everything before \
+                            the optimizer with sgd or adamw";
                 self.problem(&[TYPE], text);
                 None
             }

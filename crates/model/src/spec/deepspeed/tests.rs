@@ -405,7 +405,7 @@ fn defaults_are_deepspeeds_where_the_file_is_silent() {
 #[test]
 fn an_optimizer_that_zprobe_replaces_is_refused_under_every_engine() {
     for engine in [Engine::Native, Engine::DeepSpeed, Engine::Ddp] {
-        for kind in ["Muon", "Lamb", "OneBitAdam", "RMSprop"] {
+        for kind in ["Lion", "Lamb", "OneBitAdam", "RMSprop"] {
             let text = format!(
                 r#"{{ "train_batch_size": 8, "zero_optimization": {{ "stage": 0 }},
                       "optimizer": {{ "type": "{kind}" }} }}"#
@@ -437,6 +437,26 @@ fn zenflow_is_refused_unless_it_is_off() {
     let refusal = file(r#"{ "topk_ratio": 0.1 }"#).expect_err("a refusal").to_string();
     assert!(refusal.contains("zero_optimization.zenflow"), "{refusal}");
     file("null").expect("a file without ZenFlow");
+}
+
+#[test]
+fn muon_is_that_of_deepspeed_with_its_settings() {
+    let text = r#"{ "train_batch_size": 8, "zero_optimization": { "stage": 2 },
+                    "optimizer": { "type": "muon", "params": { "muon_lr": 0.02, "lr": "auto" } } }"#;
+    let under = |engine| SpecRequest { engine: Some(engine), ..SpecRequest::default() };
+    let spec = applied(text, under(Engine::DeepSpeed)).resolve().expect("a run");
+    assert_eq!(spec.optimizer, Optimizer::Muon);
+    let section =
+        serde_json::json!({"type": "muon", "params": {"muon_lr": 0.02, "torch_adam": true}});
+    assert_eq!(spec.deepspeed_config().expect("a configuration")["optimizer"], section);
+    assert!(told(text, under(Engine::Native)).contains("optimizer.type"));
+
+    let muon = |engine| SpecRequest { optimizer: Some(Optimizer::Muon), ..under(engine) };
+    let refused = |request: SpecRequest| request.resolve().expect_err("a refusal").to_string();
+    assert!(refused(muon(Engine::Ddp)).contains("--engine deepspeed"));
+    let stage3 = SpecRequest { stage: Some(3), ..muon(Engine::DeepSpeed) };
+    assert!(refused(stage3.clone()).contains("--reduce-scatter false"));
+    SpecRequest { reduce_scatter: Some(false), ..stage3 }.resolve().expect("a run");
 }
 
 #[test]

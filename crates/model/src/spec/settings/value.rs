@@ -139,11 +139,15 @@ impl Value for LossScale {
     }
 }
 
-/// SGD or AdamW, each with fixed settings.
+/// SGD, AdamW or Muon, each with fixed settings.
 impl Value for Optimizer {
     fn parser() -> ValueParser {
-        let names = PossibleValuesParser::new(["sgd", "adamw"]);
-        let named = |name: String| if name == "sgd" { Self::EXACT_SGD } else { Self::ADAMW };
+        let names = PossibleValuesParser::new(["sgd", "adamw", "muon"]);
+        let named = |name: String| match name.as_str() {
+            "sgd" => Self::EXACT_SGD,
+            "adamw" => Self::ADAMW,
+            _ => Self::Muon,
+        };
         names.map(named).into()
     }
 
@@ -151,6 +155,7 @@ impl Value for Optimizer {
         match *self {
             Optimizer::EXACT_SGD => Some("sgd".to_owned()),
             Optimizer::ADAMW => Some("adamw".to_owned()),
+            Optimizer::Muon => Some("muon".to_owned()),
             _ => None,
         }
     }
