@@ -1,8 +1,10 @@
 //! Checks for settings and shapes that an engine does not support.
 
+use serde_json::Value;
+
 use super::{
     Dataflow, Dtype, Engine, Invalid, Model, Offload, Optimizer, RunSpec, SequenceGroups, Shape,
-    SpecRequest,
+    SpecRequest, settings,
 };
 
 /// The number of bytes in a MiB.
@@ -85,15 +87,7 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
     }
     let mut problems = check_sequences(spec);
     problems.extend(check_muon(spec));
-    let zenflow =
-        spec.deepspeed_config().and_then(|config| config.pointer("/zero_optimization/zenflow"));
-    if zenflow.is_some_and(|section| !section.is_null()) {
-        problems.push(Invalid::contradiction(
-            "zero_optimization.zenflow",
-            "ZenFlow applies the largest columns of a gradient at once and the others later, with two Adam \
-             optimizers of its own, so a step has no single gradient; remove the section to check the other settings",
-        ));
-    }
+    problems.extend(check_features(spec));
     let Some(scale) = spec.override_loss_scale() else { return problems };
     let offload = Some(spec.offload);
     let dataflow = Dataflow::of_deepspeed(spec.stage, spec.dtype, spec.grad_accum_dtype, offload);
@@ -105,6 +99,41 @@ pub(super) fn check_deepspeed(spec: &RunSpec) -> Vec<Invalid> {
         ));
     }
     problems
+}
+
+/// The features of DeepSpeed that zprobe's script does not exercise, by the path of their key, with the reasons.
+const NOT_EXERCISED: &[(&str, &str)] = &[
+    (
+        "zero_optimization.zenflow",
+        "ZenFlow applies the largest columns of a gradient at once and the others later, with two Adam optimizers of \
+         its own, so a step has no single gradient; remove the section to check the other settings",
+    ),
+    (
+        "zero_optimization.offload_optimizer.super_offload",
+        "SuperOffload updates partitions in a process of its own, which zprobe does not watch, and needs CUDA; remove \
+         the key to check the other settings",
+    ),
+    (
+        "compile.deepcompile",
+        "DeepCompile needs CUDA, and a call of engine.compile() that zprobe's script does not make; remove the key to \
+         check the other settings",
+    ),
+    (
+        "tensor_parallel.autotp_size",
+        "zprobe's models have no layers that AutoTP cuts; remove the key to check the other settings",
+    ),
+];
+
+/// Refuses features that zprobe's script does not exercise.
+fn check_features(spec: &RunSpec) -> Vec<Invalid> {
+    let is_on = |path: &str| {
+        let value = settings::configured(spec, path);
+        let is_off =
+            |it: &Value| it.is_null() || *it == false || it.as_u64().is_some_and(|ranks| ranks < 2);
+        value.is_some_and(|it| !is_off(it))
+    };
+    let asked = NOT_EXERCISED.iter().filter(|(path, _)| is_on(path));
+    asked.map(|(path, reason)| Invalid::contradiction(*path, *reason)).collect()
 }
 
 /// Refuses Muon where the engine does not have it.

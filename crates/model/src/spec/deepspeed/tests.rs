@@ -425,18 +425,32 @@ fn an_optimizer_that_zprobe_replaces_is_refused_under_every_engine() {
 }
 
 #[test]
-fn zenflow_is_refused_unless_it_is_off() {
+fn features_that_no_script_exercises_are_refused_unless_they_are_off() {
     let file = |section: &str| {
-        let text = format!(
-            r#"{{ "train_batch_size": 8, "bf16": {{ "enabled": true }},
-                  "zero_optimization": {{ "stage": 2, "zenflow": {section} }} }}"#
-        );
+        let text =
+            format!(r#"{{ "train_batch_size": 8, "bf16": {{ "enabled": true }}, {section} }}"#);
         let request = SpecRequest { engine: Some(Engine::DeepSpeed), ..SpecRequest::default() };
         applied(&text, request).resolve()
     };
-    let refusal = file(r#"{ "topk_ratio": 0.1 }"#).expect_err("a refusal").to_string();
-    assert!(refusal.contains("zero_optimization.zenflow"), "{refusal}");
-    file("null").expect("a file without ZenFlow");
+    for (on, off) in [
+        (
+            r#""zero_optimization": { "zenflow": {} }"#,
+            r#""zero_optimization": { "zenflow": null }"#,
+        ),
+        (
+            r#""zero_optimization": { "offload_optimizer": { "device": "cpu", "super_offload": true } }"#,
+            r#""zero_optimization": { "offload_optimizer": { "device": "cpu", "super_offload": false } }"#,
+        ),
+        (r#""compile": { "deepcompile": true }"#, r#""compile": { "deepcompile": false }"#),
+        (
+            r#""tensor_parallel": { "autotp_size": 2 }"#,
+            r#""tensor_parallel": { "autotp_size": 1 }"#,
+        ),
+    ] {
+        let refusal = file(on).expect_err("a refusal").to_string();
+        assert!(refusal.contains("to check the other settings"), "{refusal}");
+        file(off).expect("a file without the feature");
+    }
 }
 
 #[test]

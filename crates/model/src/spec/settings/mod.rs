@@ -13,6 +13,7 @@ use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
+pub(super) use row::configured;
 pub use row::{About, Description, Reduction, Setting};
 pub(super) use table::TABLE;
 pub use table::{ALL, MOST_RANKS, SpecRequest};

@@ -382,7 +382,7 @@ pub(super) fn is_passed_on(spec: &RunSpec) -> bool {
 }
 
 /// The value at a dotted path of the configuration that DeepSpeed gets.
-pub(super) fn configured<'a>(spec: &'a RunSpec, path: &str) -> Option<&'a Json> {
+pub(in crate::spec) fn configured<'a>(spec: &'a RunSpec, path: &str) -> Option<&'a Json> {
     let pointer = format!("/{}", path.replace('.', "/"));
     spec.deepspeed_config()?.pointer(&pointer)
 }
