@@ -8,6 +8,7 @@ mod cargo;
 mod chaos;
 mod cli;
 mod command;
+mod coverage;
 mod dependencies;
 mod dist;
 mod engines;

@@ -39,7 +39,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{accuracy, bench, chaos, lattice, planted};
+    use crate::{accuracy, bench, chaos, coverage, lattice, planted};
 
     #[test]
     fn only_what_is_between_the_comments_changes() {
@@ -65,7 +65,7 @@ mod tests {
             accuracy::PAGE,
             chaos::PAGE,
         ];
-        for page in pages {
+        for page in pages.into_iter().chain(coverage::ENGINES.map(|it| it.page)) {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();
             assert!(page.replaced(&text, "").is_some(), "{}", page.path);
         }

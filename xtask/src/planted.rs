@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -18,8 +19,10 @@ pub const PAGE: Page = Page { path: "docs/planted.md", command: "cargo xtask pla
 /// The directory of the changes and of the module that plants them, from the root of the repository.
 const FIXTURES: &str = "fixtures/planted";
 
-/// The options of `cargo xtask planted`.
+/// The options of `cargo xtask planted` and of `cargo xtask coverage`.
 #[derive(clap::Args)]
+// The commands that take these options have clap groups of the same name.
+#[group(skip)]
 pub struct Options {
     /// Only changes whose names contain one of these [default: all]
     #[arg(value_name = "NAME")]
@@ -27,60 +30,67 @@ pub struct Options {
 
     /// Run nothing: only make the page, or print the results found so far
     #[arg(long)]
-    page: bool,
+    pub page: bool,
 
     /// Leave out changes that have results already
     #[arg(long)]
-    resume: bool,
+    pub resume: bool,
+}
+
+impl Options {
+    /// True if the options choose this change.
+    pub fn choose(&self, change: &Change) -> bool {
+        self.names.is_empty() || self.names.iter().any(|name| change.name.contains(name))
+    }
 }
 
 /// A change that is planted in an engine.
-struct Row {
-    name: String,
-    engine: String,
+pub struct Change {
+    pub name: String,
+    pub engine: String,
     /// The codes that name the cause; the first finding has to have one of them. Empty for a harmless change.
     expect: Vec<String>,
     root: String,
 }
 
-/// The outcome of the standard suite on a change.
-enum Outcome {
-    /// Every probe passed.
-    Silent,
-    /// A probe failed, with this finding first.
-    Found { code: String, message: String, probe: String },
+/// The result of a probe of the standard suite on a change.
+pub struct Case {
+    pub probe: String,
+    pub seconds: f64,
+    /// The first finding; `None` if the probe passed or was skipped.
+    red: Option<Finding>,
+}
+
+/// The first finding of a failed probe. A probe without a report has no code.
+struct Finding {
+    code: String,
+    message: String,
+}
+
+/// A change, and the results of all probes of its engine's standard suite.
+pub struct Suite {
+    pub change: Change,
+    pub cases: Vec<Case>,
+}
+
+/// The suites of the changes that have results, and the number of all changes of each engine.
+pub struct Matrix {
+    pub suites: Vec<Suite>,
+    /// The engine of each change, with or without results.
+    engines: Vec<String>,
 }
 
 /// Runs the standard suite on the requested changes. Writes the page if all changes have results; otherwise
 /// prints the results found so far.
 pub fn run(options: &Options) -> Result<()> {
-    let dir = sweeps::dir("planted")?;
-    let rows = rows()?;
-    let is_wanted = |row: &&Row| {
-        options.names.is_empty() || options.names.iter().any(|name| row.name.contains(name))
-    };
-    if !options.page {
-        let environments = Environments::prepare()?;
-        let python = environments.python()?;
-        for row in rows.iter().filter(is_wanted) {
-            let results = results(&dir, row);
-            if !(options.resume && results.is_file()) {
-                try_suite(&environments, &python, row, &results)?;
-            }
-        }
-    }
-    let there = sweeps::kept(&dir, rows.iter().map(|row| (row, results(&dir, row))))?;
-    let outcomes: Vec<_> = there
-        .into_iter()
-        .map(|(row, results)| Ok((row, Outcome::read(&results)?)))
-        .collect::<Result<_>>()?;
-    let table = table(&outcomes);
-    if outcomes.len() < rows.len() {
+    let matrix = Matrix::make(options)?;
+    let table = table(&matrix.suites);
+    if matrix.suites.len() < matrix.engines.len() {
         println!("{table}");
         eprintln!(
             "{} of {} changes have results: {} stays as it is",
-            outcomes.len(),
-            rows.len(),
+            matrix.suites.len(),
+            matrix.engines.len(),
             PAGE.path
         );
         return Ok(());
@@ -88,36 +98,71 @@ pub fn run(options: &Options) -> Result<()> {
     PAGE.write(&table)
 }
 
-fn results(dir: &Path, row: &Row) -> PathBuf {
-    dir.join(format!("{}.json", row.name))
+impl Matrix {
+    /// Runs the standard suite on the requested changes, and reads all results.
+    pub fn make(options: &Options) -> Result<Self> {
+        let (dir, changes) = (dir()?, changes()?);
+        let results = |change: &Change| dir.join(format!("{}.json", change.name));
+        if !options.page {
+            let environments = Environments::prepare()?;
+            let python = environments.python()?;
+            for change in changes.iter().filter(|it| options.choose(it)) {
+                let results = results(change);
+                if !(options.resume && results.is_file()) {
+                    try_suite(&environments, &python, change, &results)?;
+                }
+            }
+        }
+        let engines = changes.iter().map(|it| it.engine.clone()).collect();
+        let all = changes.into_iter().map(|change| {
+            let results = results(&change);
+            (change, results)
+        });
+        let there = sweeps::kept(&dir, all)?;
+        let suites = there.into_iter().map(|(change, results)| {
+            Ok(Suite {
+                change,
+                cases: Case::read(&results).with_context(|| format!("{}", results.display()))?,
+            })
+        });
+        Ok(Self { suites: suites.collect::<Result<_>>()?, engines })
+    }
+
+    /// The number of the changes of an engine, with or without results.
+    pub fn changes_of(&self, engine: &str) -> usize {
+        self.engines.iter().filter(|it| *it == engine).count()
+    }
 }
 
-/// Runs the suite on a change. The suite finds a bug with the first probe that fails; a harmless change has
-/// to pass all probes.
-fn try_suite(environments: &Environments, python: &Path, row: &Row, results: &Path) -> Result<()> {
-    eprintln!("{}", row.name);
+/// The directory that keeps the results of all probes on each change.
+pub fn dir() -> Result<PathBuf> {
+    sweeps::dir("planted-suites")
+}
+
+/// Lets a command of zprobe plant a change in the engine that it runs.
+pub fn plant(command: &mut Command, change: &Change) {
+    command.env("PYTHONPATH", workspace::root().join(FIXTURES)).env("PLANTED", &change.name);
+}
+
+/// Runs all probes of the suite on a change.
+fn try_suite(
+    environments: &Environments,
+    python: &Path,
+    change: &Change,
+    results: &Path,
+) -> Result<()> {
+    eprintln!("{}", change.name);
     let part = results.with_extension("part");
     let runs = results.with_extension("runs");
     remove(&runs)?;
     let mut check = environments.zprobe()?;
-    check.args([
-        "check",
-        "--quiet",
-        "--output-format",
-        "json",
-        "--engine",
-        &row.engine,
-        "--python",
-    ]);
-    check.arg(python).arg("--out").arg(&runs);
-    if !row.is_harmless() {
-        check.arg("--fail-fast");
-    }
-    check.env("PYTHONPATH", workspace::root().join(FIXTURES)).env("PLANTED", &row.name);
+    check.args(["check", "--quiet", "--output-format", "json", "--engine", &change.engine]);
+    check.arg("--python").arg(python).arg("--out").arg(&runs);
+    plant(&mut check, change);
     check.stdout(File::create(&part).with_context(|| format!("cannot write {}", part.display()))?);
     let status = check.status().context("cannot start zprobe")?;
     let ran = status.code().is_some_and(|code| code != 2);
-    ensure!(ran, "the suite on {} ended with {status}; see the messages above", row.name);
+    ensure!(ran, "the suite on {} ended with {status}; see the messages above", change.name);
     remove(&runs)?;
     fs::rename(&part, results).with_context(|| format!("cannot write {}", results.display()))
 }
@@ -132,18 +177,20 @@ fn remove(dir: &Path) -> Result<()> {
     }
 }
 
-fn rows() -> Result<Vec<Row>> {
+fn changes() -> Result<Vec<Change>> {
     let path = workspace::root().join(FIXTURES).join("planted.toml");
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let document: toml::Table = text.parse().with_context(|| format!("{}", path.display()))?;
     let rows = document.get("planted").and_then(toml::Value::as_array).context("no rows")?;
     rows.iter()
-        .map(|row| Row::read(row).with_context(|| format!("a planted change lacks a field: {row}")))
+        .map(|row| {
+            Change::read(row).with_context(|| format!("a planted change lacks a field: {row}"))
+        })
         .collect()
 }
 
-impl Row {
+impl Change {
     fn read(row: &toml::Value) -> Option<Self> {
         let text = |key: &str| Some(row.get(key)?.as_str()?.to_owned());
         let expect = row.get("expect").and_then(toml::Value::as_array);
@@ -157,38 +204,51 @@ impl Row {
         })
     }
 
-    fn is_harmless(&self) -> bool {
+    /// True for a change that is no bug.
+    pub fn is_harmless(&self) -> bool {
         self.expect.is_empty()
     }
 }
 
-impl Outcome {
-    fn read(results: &Path) -> Result<Self> {
-        let text = fs::read_to_string(results)
-            .with_context(|| format!("cannot read {}", results.display()))?;
-        let check: Value =
-            serde_json::from_str(&text).with_context(|| format!("{}", results.display()))?;
+impl Case {
+    fn read(results: &Path) -> Result<Vec<Self>> {
+        let check: Value = serde_json::from_str(&fs::read_to_string(results)?)?;
         let cases =
             check["cases"].as_array().context("the results of zprobe check have no cases")?;
-        let red =
-            cases.iter().find(|case| !["passed", "skipped"].contains(&text_of(&case["status"])));
-        Ok(red.map_or(Self::Silent, |case| {
-            let finding = &case["findings"][0];
-            Self::Found {
-                code: text_of(&finding["code"]).to_owned(),
-                message: text_of(&finding["message"]).to_owned(),
-                probe: text_of(&case["probe"]).to_owned(),
-            }
-        }))
+        Ok(cases.iter().map(Self::of).collect())
     }
 
-    fn is_silent(&self) -> bool {
-        matches!(self, Self::Silent)
+    fn of(case: &Value) -> Self {
+        let is_red = !["passed", "skipped"].contains(&text_of(&case["status"]));
+        let finding = &case["findings"][0];
+        let red = is_red.then(|| Finding {
+            code: text_of(&finding["code"]).to_owned(),
+            message: text_of(&finding["message"]).to_owned(),
+        });
+        let seconds = case["seconds"].as_f64().unwrap_or_default();
+        Self { probe: text_of(&case["probe"]).to_owned(), seconds, red }
     }
 
-    /// True if the code of the first finding names the cause of this row.
-    fn names(&self, row: &Row) -> bool {
-        matches!(self, Self::Found { code, .. } if row.expect.contains(code))
+    /// True if the code of the first finding names the cause of this change.
+    pub fn names(&self, change: &Change) -> bool {
+        self.red.as_ref().is_some_and(|it| change.expect.contains(&it.code))
+    }
+}
+
+impl Suite {
+    /// The first failed probe, and its first finding.
+    fn first(&self) -> Option<(&Case, &Finding)> {
+        self.cases.iter().find_map(|case| Some((case, case.red.as_ref()?)))
+    }
+
+    /// True if all probes passed.
+    pub fn is_silent(&self) -> bool {
+        self.first().is_none()
+    }
+
+    /// True if the first finding of the first failed probe names the cause.
+    fn is_named(&self) -> bool {
+        self.first().is_some_and(|(case, _)| case.names(&self.change))
     }
 }
 
@@ -197,46 +257,45 @@ fn text_of(value: &Value) -> &str {
 }
 
 /// The section of the page that is written from the results.
-fn table(outcomes: &[(&Row, Outcome)]) -> String {
-    let (harmless, bugs): (Vec<_>, Vec<_>) =
-        outcomes.iter().partition(|(row, _)| row.is_harmless());
+fn table(suites: &[Suite]) -> String {
     let mut text = String::from(
         "| engine | bugs | caught | named | harmless | silent |\n|---|--:|--:|--:|--:|--:|\n",
     );
     for engine in ["deepspeed", "ddp", "fsdp2", ""] {
-        let is_of = |row: &Row| engine.is_empty() || row.engine == engine;
-        let of = |all: &[&(&Row, Outcome)], counts: &dyn Fn(&Row, &Outcome) -> bool| {
-            all.iter().filter(|(row, outcome)| is_of(row) && counts(row, outcome)).count()
+        let of = |harmless: bool, counts: &dyn Fn(&Suite) -> bool| {
+            let of_engine =
+                suites.iter().filter(|it| engine.is_empty() || it.change.engine == engine);
+            of_engine.filter(|it| it.change.is_harmless() == harmless && counts(it)).count()
         };
         let label = if engine.is_empty() { "**all**" } else { engine };
         let _ = writeln!(
             text,
             "| {label} | {} | {} | {} | {} | {} |",
-            of(&bugs, &|_, _| true),
-            of(&bugs, &|_, outcome| !outcome.is_silent()),
-            of(&bugs, &|row, outcome| outcome.names(row)),
-            of(&harmless, &|_, _| true),
-            of(&harmless, &|_, outcome| outcome.is_silent()),
+            of(false, &|_| true),
+            of(false, &|suite| !suite.is_silent()),
+            of(false, &Suite::is_named),
+            of(true, &|_| true),
+            of(true, &Suite::is_silent),
         );
     }
     text += "\n| change | cause | first finding | named |\n|---|---|---|---|\n";
-    for (row, outcome) in outcomes {
-        let finding = match outcome {
-            Outcome::Silent => "none".to_owned(),
-            Outcome::Found { code, message, probe } => format!("{code} ({probe}): {message}"),
-        };
-        let named = match (row.is_harmless(), outcome) {
-            (true, Outcome::Silent) => "silent, as it should be",
-            (true, _) => "**false alarm**",
-            (false, Outcome::Silent) => "**missed**",
-            (false, outcome) if outcome.names(row) => "yes",
-            (false, _) => "**another name**",
+    for suite in suites {
+        let finding = suite.first().map_or_else(
+            || "none".to_owned(),
+            |(case, Finding { code, message })| format!("{code} ({}): {message}", case.probe),
+        );
+        let named = match (suite.change.is_harmless(), suite.is_silent()) {
+            (true, true) => "silent, as it should be",
+            (true, false) => "**false alarm**",
+            (false, true) => "**missed**",
+            (false, false) if suite.is_named() => "yes",
+            (false, false) => "**another name**",
         };
         let _ = writeln!(
             text,
             "| {} | {} | {} | {named} |",
-            row.name,
-            row.root.replace('|', "\\|"),
+            suite.change.name,
+            suite.change.root.replace('|', "\\|"),
             finding.replace('|', "\\|"),
         );
     }

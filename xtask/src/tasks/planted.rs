@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::planted::{self, Options};
 use crate::tasks;
 
-/// Builds both programs, and plants bugs in real engines.
+/// Builds `zprobe`, which needs no libtorch for real engines, and plants bugs in real engines.
 pub fn planted(options: &Options) -> Result<()> {
-    tasks::build()?;
+    tasks::build_launcher()?;
     planted::run(options)
 }
