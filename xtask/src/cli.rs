@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{accuracy, bench, chaos, gpu, lattice, planted, tasks};
+use crate::{accuracy, bench, chaos, gpu, lattice, newest, planted, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -105,6 +105,13 @@ pub enum Task {
     /// smallest set of probes. An engine's section is written once all of its changes have results.
     Coverage(planted::Options),
 
+    /// Run releases that are newer than those of docs/newest.md, and add them to its table
+    ///
+    /// Asks the package index with `python3 -m pip`, makes an environment for each new release of DeepSpeed,
+    /// torch, transformers, accelerate, Lightning, PEFT and TRL, and runs the standard suite, or the scripts of
+    /// examples/train that use the package. If the zoo does not know a finding, the exit code is 1.
+    Newest(newest::Options),
+
     /// Test zprobe under attacks and on failing machines, from a seed
     ///
     /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces, wrong
@@ -147,6 +154,7 @@ impl Task {
             Self::Accuracy(options) => tasks::accuracy(&options),
             Self::Planted(options) => tasks::planted(&options),
             Self::Coverage(options) => tasks::coverage(&options),
+            Self::Newest(options) => tasks::newest(&options),
             Self::Chaos(options) => tasks::chaos(&options),
             Self::Gpu(options) => tasks::gpu(&options),
             Self::Provision => tasks::provision(),

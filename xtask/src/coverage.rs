@@ -39,7 +39,7 @@ impl Engine {
 }
 
 /// Runs all probes on the requested changes, and the lattice on those bugs that no probe finds. Writes the
-/// sections of the engines whose changes all have results, and prints how many are missing of the others.
+/// sections of the engines whose changes all have results, and prints how many changes of the others have none.
 pub fn run(options: &Options) -> Result<()> {
     let matrix = Matrix::make(options)?;
     let missed = matrix.suites.iter().filter(|it| !it.change.is_harmless() && it.is_silent());
@@ -54,25 +54,20 @@ pub fn run(options: &Options) -> Result<()> {
     for engine in ENGINES {
         let of_engine = |it: &&Suite| it.change.engine == engine.name;
         let suites: Vec<&Suite> = matrix.suites.iter().filter(of_engine).collect();
-        let unswept = missed.iter().filter(|it| it.engine == engine.name);
-        let mut lattice = Vec::new();
-        let mut unknown = matrix.changes_of(engine.name) - suites.len();
-        for change in unswept {
-            match results(change)? {
-                results if results.is_file() => lattice.push((*change, Found::read(&results)?)),
-                _ => unknown += 1,
-            }
-        }
-        if unknown == 0 {
-            engine.page.write(&section(&engine, &suites, &lattice)?)?;
-        } else {
+        let without = matrix.changes_of(engine.name) - suites.len();
+        if without > 0 {
             eprintln!(
-                "{}: {unknown} of {} changes lack results: its section of {} stays as it is",
+                "{}: {without} of {} changes have no results: its section of {} stays as it is",
                 engine.name,
                 matrix.changes_of(engine.name),
                 engine.page.path,
             );
+            continue;
         }
+        let missed = missed.iter().filter(|it| it.engine == engine.name);
+        let lattice: Vec<_> =
+            missed.map(|it| Ok((*it, Found::read(&results(it)?)?))).collect::<Result<_>>()?;
+        engine.page.write(&section(&engine, &suites, &lattice)?)?;
     }
     Ok(())
 }
@@ -110,13 +105,17 @@ struct Found {
 }
 
 impl Found {
-    fn read(results: &Path) -> Result<Self> {
+    /// The results of a sweep; `None` if the sweep was not run.
+    fn read(results: &Path) -> Result<Option<Self>> {
+        if !results.is_file() {
+            return Ok(None);
+        }
         let text = fs::read_to_string(results)
             .with_context(|| format!("cannot read {}", results.display()))?;
         let sweep: Value =
             serde_json::from_str(&text).with_context(|| format!("{}", results.display()))?;
         let rows = sweep["rows"].as_array().context("the results of zprobe sweep have no rows")?;
-        Ok(Self::of(rows))
+        Ok(Some(Self::of(rows)))
     }
 
     fn of(rows: &[Value]) -> Self {
@@ -191,7 +190,11 @@ fn cover(probes: &[Probe<'_>]) -> Vec<usize> {
 }
 
 /// The section of an engine: its probes, the smallest suite, and the bugs that only the lattice finds.
-fn section(engine: &Engine, suites: &[&Suite], lattice: &[(&Change, Found)]) -> Result<String> {
+fn section(
+    engine: &Engine,
+    suites: &[&Suite],
+    lattice: &[(&Change, Option<Found>)],
+) -> Result<String> {
     let probes = probes(suites);
     let chosen = cover(&probes);
     let bugs = suites.iter().filter(|it| !it.change.is_harmless()).count();
@@ -255,7 +258,11 @@ fn section(engine: &Engine, suites: &[&Suite], lattice: &[(&Change, Found)]) -> 
     if !lattice.is_empty() {
         text += "\n| bug that no probe finds | configurations of the lattice | find it | findings | the shortest of them |\n\
                  |---|--:|--:|---|---|\n";
-        for (change, Found { tried, red }) in lattice {
+        for (change, found) in lattice {
+            let Some(Found { tried, red }) = found else {
+                writeln!(text, "| {} | not run | | | |", change.name)?;
+                continue;
+            };
             let codes: BTreeSet<&str> = red.iter().map(|(_, codes)| codes.as_str()).collect();
             let codes: Vec<&str> = codes.into_iter().collect();
             let shortest = red.iter().map(|(command, _)| command).min_by_key(|it| it.len());

@@ -21,6 +21,8 @@ pub const TESTED: &[&str] = &[
     "transformers==5.23.0",
     "accelerate==1.15.0",
     "lightning==2.6.6",
+    "peft==0.21.2",
+    "trl==1.16.0",
 ];
 
 /// A release of DeepSpeed that leaks the boundary microbatch, with the torch that the native engine is built

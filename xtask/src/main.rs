@@ -18,6 +18,7 @@ mod integrations;
 mod lattice;
 mod launchers;
 mod libtorch;
+mod newest;
 mod page;
 mod planted;
 mod planted_commits;
@@ -37,8 +38,10 @@ fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     // `cargo xtask run` stands for `zprobe run`, whose exit code 2 means that nothing ran. Exit code 1, which
     // means findings, is only for failed checks.
-    let checks =
-        matches!(cli.task, cli::Task::Test { .. } | cli::Task::Chaos(_) | cli::Task::Gpu(_));
+    let checks = matches!(
+        cli.task,
+        cli::Task::Test { .. } | cli::Task::Chaos(_) | cli::Task::Gpu(_) | cli::Task::Newest(_)
+    );
     let failure = if checks { 1 } else { 2 };
     match cli.task.perform() {
         Ok(()) => ExitCode::SUCCESS,

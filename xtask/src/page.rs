@@ -17,29 +17,51 @@ pub struct Page {
 impl Page {
     /// Replaces the last output of the command by `text`.
     pub fn write(&self, text: &str) -> Result<()> {
+        let page = self.page()?;
+        let new = self.replaced(&page, text).with_context(|| self.has_no_place())?;
         let path = workspace::root().join(self.path);
-        let old =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", self.path))?;
-        let new = self.replaced(&old, text).with_context(|| {
-            format!("{} has lost the comments before and after its tables", self.path)
-        })?;
-        fs::write(&path, new).with_context(|| format!("cannot write {}", self.path))
+        fs::write(path, new).with_context(|| format!("cannot write {}", self.path))
+    }
+
+    /// The last output of the command.
+    pub fn read(&self) -> Result<String> {
+        let page = self.page()?;
+        let (_, section, _) = self.parts(&page).with_context(|| self.has_no_place())?;
+        let text = section.strip_prefix('\n').and_then(|it| it.strip_suffix('\n'));
+        Ok(text.unwrap_or(section).to_owned())
+    }
+
+    fn page(&self) -> Result<String> {
+        let path = workspace::root().join(self.path);
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", self.path))
+    }
+
+    fn has_no_place(&self) -> String {
+        format!("{} has lost the comments before and after its tables", self.path)
+    }
+
+    /// The page up to the section, the section, and the rest; `None` if the page has no comments around the
+    /// section.
+    fn parts<'a>(&self, page: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
+        let [begin, end] =
+            ["begin", "end"].map(|which| format!("<!-- {}: {which} -->\n", self.command));
+        let start = page.find(&begin)? + begin.len();
+        let (before, rest) = page.split_at(start);
+        let (section, after) = rest.split_at(rest.find(&end)?);
+        Some((before, section, after))
     }
 
     /// The page with `text` as its section; `None` if the page has no comments around the section.
     fn replaced(&self, page: &str, text: &str) -> Option<String> {
-        let [begin, end] =
-            ["begin", "end"].map(|which| format!("<!-- {}: {which} -->\n", self.command));
-        let (before, rest) = page.split_once(&begin)?;
-        let (_, after) = rest.split_once(&end)?;
-        Some(format!("{before}{begin}\n{text}\n{end}{after}"))
+        let (before, _, after) = self.parts(page)?;
+        Some(format!("{before}\n{text}\n{after}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{accuracy, bench, chaos, coverage, lattice, planted};
+    use crate::{accuracy, bench, chaos, coverage, lattice, newest, planted};
 
     #[test]
     fn only_what_is_between_the_comments_changes() {
@@ -64,6 +86,7 @@ mod tests {
             lattice::PAGE,
             accuracy::PAGE,
             chaos::PAGE,
+            newest::PAGE,
         ];
         for page in pages.into_iter().chain(coverage::ENGINES.map(|it| it.page)) {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! With `ZPROBE_TEST_FULL` the test makes 600 trainings, which takes hours on two cores; otherwise it makes
 //! one with each trainer. `--nocapture` shows each training after its end, and `ZPROBE_TEST_FROM=200` skips
-//! the first 200. The trainers need an interpreter that has accelerate, transformers and Lightning.
+//! the first 200. The trainers need an interpreter that has accelerate, transformers, PEFT, TRL and Lightning.
 
 #![allow(clippy::disallowed_macros, reason = "a test of an hour prints its progress")]
 
@@ -53,6 +53,8 @@ const STACKS: &[Stack] = &[
     stack("deepspeed_zero.py", "--stage 3", PLAIN),
     Stack { needs: Some("accelerate"), ..stack("accelerate_loop.py", "", MIXED) },
     Stack { needs: Some("transformers"), ..stack("hf_trainer.py", "--no-report", MIXED) },
+    Stack { needs: Some("peft"), ..stack("peft_lora.py", "", PLAIN) },
+    Stack { needs: Some("trl"), ..stack("trl_sft.py", "", MIXED) },
     Stack { needs: Some("lightning"), ..stack("lightning_module.py", "", MIXED) },
 ];
 
@@ -108,7 +110,8 @@ fn training(stack: &'static Stack, seed: usize, draw: &mut Rng) -> Training<'sta
     let at_most = draw.usize(0..WIDTHS.len());
     let (width, most) = WIDTHS[draw.usize(0..=at_most)];
     // Rotary embeddings need an even number of elements in each head.
-    let width = if stack.needs == Some("transformers") { width.next_multiple_of(8) } else { width };
+    let is_llama = stack.needs.is_some_and(|it| ["transformers", "peft", "trl"].contains(&it));
+    let width = if is_llama { width.next_multiple_of(8) } else { width };
     let (ranks, accumulate) = (draw.usize(1..=most), draw.usize(1..=7));
     let layers = if width < 512 { draw.usize(1..=3) } else { 1 };
     let dtype = stack.dtypes[draw.usize(0..stack.dtypes.len())];
@@ -128,9 +131,9 @@ fn training(stack: &'static Stack, seed: usize, draw: &mut Rng) -> Training<'sta
 /// of other stacks.
 fn of_trainers() -> Vec<Training<'static>> {
     let of_trainer = |it: &Training<'_>| {
-        it.stack
-            .needs
-            .is_some_and(|needs| ["accelerate", "transformers", "lightning"].contains(&needs))
+        it.stack.needs.is_some_and(|needs| {
+            ["accelerate", "transformers", "peft", "trl", "lightning"].contains(&needs)
+        })
     };
     trainings(STACKS.len()).into_iter().filter(of_trainer).collect()
 }
