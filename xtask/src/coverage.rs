@@ -140,7 +140,7 @@ impl Found {
 /// A probe of the suite of an engine.
 struct Probe<'a> {
     name: &'a str,
-    /// The median time on the harmless changes, where the probe passes.
+    /// The median time of the runs that passed.
     seconds: f64,
     /// The bugs that the probe finds, with a first finding that names the cause.
     finds: BTreeSet<&'a str>,
@@ -153,13 +153,12 @@ fn probes<'a>(suites: &[&'a Suite]) -> Vec<Probe<'a>> {
         .map(|case| {
             let name = case.probe.as_str();
             let of = |suite: &'a Suite| suite.cases.iter().find(|it| it.probe == name);
-            let (harmless, bugs): (Vec<&Suite>, Vec<&Suite>) =
-                suites.iter().copied().partition(|it| it.change.is_harmless());
-            let found = bugs
-                .into_iter()
-                .filter(|&it| of(it).is_some_and(|case| case.names(&it.change)))
+            let found = suites
+                .iter()
+                .filter(|it| of(it).is_some_and(|case| case.names(&it.change)))
                 .map(|it| it.change.name.as_str());
-            let seconds = median(harmless.into_iter().filter_map(of).map(|it| it.seconds));
+            let passed = suites.iter().filter_map(|it| of(it)).filter(|it| it.has_passed());
+            let seconds = median(passed.map(|it| it.seconds));
             Probe { name, seconds, finds: found.collect() }
         })
         .collect()

@@ -57,6 +57,7 @@ pub struct Change {
 pub struct Case {
     pub probe: String,
     pub seconds: f64,
+    was_skipped: bool,
     /// The first finding; `None` if the probe passed or was skipped.
     red: Option<Finding>,
 }
@@ -219,14 +220,21 @@ impl Case {
     }
 
     fn of(case: &Value) -> Self {
-        let is_red = !["passed", "skipped"].contains(&text_of(&case["status"]));
+        let status = text_of(&case["status"]);
+        let was_skipped = status == "skipped";
+        let is_red = !was_skipped && status != "passed";
         let finding = &case["findings"][0];
         let red = is_red.then(|| Finding {
             code: text_of(&finding["code"]).to_owned(),
             message: text_of(&finding["message"]).to_owned(),
         });
         let seconds = case["seconds"].as_f64().unwrap_or_default();
-        Self { probe: text_of(&case["probe"]).to_owned(), seconds, red }
+        Self { probe: text_of(&case["probe"]).to_owned(), seconds, was_skipped, red }
+    }
+
+    /// True if the probe was run and passed.
+    pub fn has_passed(&self) -> bool {
+        !self.was_skipped && self.red.is_none()
     }
 
     /// True if the code of the first finding names the cause of this change.
