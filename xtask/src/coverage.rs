@@ -1,4 +1,4 @@
-//! Which probes of the standard suite earn their place: the bugs that each probe finds, and no other probe.
+//! The planted bugs that each probe of the standard suite finds, and that no other probe finds.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -38,11 +38,11 @@ impl Engine {
     }
 }
 
-/// Runs all probes on the requested changes, and the lattice on those bugs that no probe finds. Writes the
-/// sections of the engines whose changes all have results, and prints how many changes of the others have none.
+/// Runs all probes on the requested bugs, and the lattice on those bugs that no probe finds. Writes the
+/// sections of the engines whose bugs all have results, and prints how many bugs of the others have none.
 pub fn run(options: &Options) -> Result<()> {
-    let matrix = Matrix::make(options)?;
-    let missed = matrix.suites.iter().filter(|it| !it.change.is_harmless() && it.is_silent());
+    let matrix = Matrix::make(options, |change| !change.is_harmless())?;
+    let missed = matrix.suites.iter().filter(|it| it.is_silent());
     let missed: Vec<&Change> = missed.map(|it| &it.change).collect();
     if !options.page {
         let environments = Environments::prepare()?;
@@ -54,12 +54,12 @@ pub fn run(options: &Options) -> Result<()> {
     for engine in ENGINES {
         let of_engine = |it: &&Suite| it.change.engine == engine.name;
         let suites: Vec<&Suite> = matrix.suites.iter().filter(of_engine).collect();
-        let without = matrix.changes_of(engine.name) - suites.len();
+        let without = matrix.without.iter().filter(|it| it.engine == engine.name).count();
         if without > 0 {
             eprintln!(
-                "{}: {without} of {} changes have no results: its section of {} stays as it is",
+                "{}: {without} of {} bugs have no results: the section of {} stays as it is",
                 engine.name,
-                matrix.changes_of(engine.name),
+                suites.len() + without,
                 engine.page.path,
             );
             continue;
@@ -100,6 +100,8 @@ fn sweep(environments: &Environments, python: &Path, change: &Change, resume: bo
 struct Found {
     /// The number of configurations that were run.
     tried: usize,
+    /// The number of configurations that an interrupted sweep left out.
+    not_tried: u64,
     /// The command and the outcome of each configuration that is not clean.
     red: Vec<(String, String)>,
 }
@@ -115,10 +117,11 @@ impl Found {
         let sweep: Value =
             serde_json::from_str(&text).with_context(|| format!("{}", results.display()))?;
         let rows = sweep["rows"].as_array().context("the results of zprobe sweep have no rows")?;
-        Ok(Some(Self::of(rows)))
+        let not_tried = sweep["not_tried"].as_u64().unwrap_or_default();
+        Ok(Some(Self::of(rows, not_tried)))
     }
 
-    fn of(rows: &[Value]) -> Self {
+    fn of(rows: &[Value], not_tried: u64) -> Self {
         let ending =
             |row: &&Value| row["outcome"]["ending"].as_str().unwrap_or_default().to_owned();
         let tried = rows.iter().filter(|row| !["not-run", "skipped"].contains(&&*ending(row)));
@@ -133,7 +136,7 @@ impl Found {
             let command = row["command"].as_str().unwrap_or_default().to_owned();
             (command, codes.join(", "))
         };
-        Self { tried: tried.count(), red: red.map(words).collect() }
+        Self { tried: tried.count(), not_tried, red: red.map(words).collect() }
     }
 }
 
@@ -196,7 +199,6 @@ fn section(
 ) -> Result<String> {
     let probes = probes(suites);
     let chosen = cover(&probes);
-    let bugs = suites.iter().filter(|it| !it.change.is_harmless()).count();
     let found: BTreeSet<&str> = probes.iter().flat_map(|it| it.finds.iter().copied()).collect();
     let time =
         |all: &mut dyn Iterator<Item = usize>| -> f64 { all.map(|at| probes[at].seconds).sum() };
@@ -205,10 +207,11 @@ fn section(
     writeln!(
         text,
         "{} probes take {total:.1} s; the budget is {} s. With a first finding that names the cause, they find \
-         {} of {bugs} bugs. {} probes find these bugs, too, in {:.1} s.\n",
+         {} of {} bugs. {} probes find these bugs, too, in {:.1} s.\n",
         probes.len(),
         engine.budget_s,
         found.len(),
+        suites.len(),
         chosen.len(),
         time(&mut chosen.iter().copied()),
     )?;
@@ -243,9 +246,8 @@ fn section(
             )?;
         }
     }
-    let is_missed =
-        |it: &&&Suite| !found.contains(it.change.name.as_str()) && !it.change.is_harmless();
-    let other: Vec<_> = suites.iter().filter(is_missed).filter(|it| !it.is_silent()).collect();
+    let is_unnamed = |it: &&&Suite| !found.contains(it.change.name.as_str());
+    let other: Vec<_> = suites.iter().filter(is_unnamed).filter(|it| !it.is_silent()).collect();
     if !other.is_empty() {
         let names: Vec<_> = other.iter().map(|it| it.change.name.as_str()).collect();
         writeln!(
@@ -258,16 +260,20 @@ fn section(
         text += "\n| bug that no probe finds | configurations of the lattice | find it | findings | the shortest of them |\n\
                  |---|--:|--:|---|---|\n";
         for (change, found) in lattice {
-            let Some(Found { tried, red }) = found else {
+            let Some(Found { tried, not_tried, red }) = found else {
                 writeln!(text, "| {} | not run | | | |", change.name)?;
                 continue;
             };
             let codes: BTreeSet<&str> = red.iter().map(|(_, codes)| codes.as_str()).collect();
             let codes: Vec<&str> = codes.into_iter().collect();
+            let left = match not_tried {
+                0 => String::new(),
+                left => format!(", {left} left out"),
+            };
             let shortest = red.iter().map(|(command, _)| command).min_by_key(|it| it.len());
             writeln!(
                 text,
-                "| {} | {tried} | {} | {} | {} |",
+                "| {} | {tried}{left} | {} | {} | {} |",
                 change.name,
                 red.len(),
                 codes.join("; "),
@@ -310,7 +316,7 @@ mod tests {
             row("planted", "findings", &[]),
             row("skipped", "skipped", &[]),
         ];
-        let found = Found::of(&rows);
+        let found = Found::of(&rows, 0);
         assert_eq!((found.tried, found.red), (3, vec![("planted".to_owned(), "ZP102".to_owned())]));
     }
 }

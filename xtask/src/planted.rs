@@ -74,24 +74,23 @@ pub struct Suite {
     pub cases: Vec<Case>,
 }
 
-/// The suites of the changes that have results, and the number of all changes of each engine.
+/// The suites of the changes that have results, and the changes without results.
 pub struct Matrix {
     pub suites: Vec<Suite>,
-    /// The engine of each change, with or without results.
-    engines: Vec<String>,
+    pub without: Vec<Change>,
 }
 
 /// Runs the standard suite on the requested changes. Writes the page if all changes have results; otherwise
 /// prints the results found so far.
 pub fn run(options: &Options) -> Result<()> {
-    let matrix = Matrix::make(options)?;
+    let matrix = Matrix::make(options, |_| true)?;
     let table = table(&matrix.suites);
-    if matrix.suites.len() < matrix.engines.len() {
+    if !matrix.without.is_empty() {
         println!("{table}");
         eprintln!(
             "{} of {} changes have results: {} stays as it is",
             matrix.suites.len(),
-            matrix.engines.len(),
+            matrix.suites.len() + matrix.without.len(),
             PAGE.path
         );
         return Ok(());
@@ -100,9 +99,11 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 impl Matrix {
-    /// Runs the standard suite on the requested changes, and reads all results.
-    pub fn make(options: &Options) -> Result<Self> {
-        let (dir, changes) = (dir()?, changes()?);
+    /// Runs the standard suite on those requested changes that are `examined`, and reads their results and all
+    /// earlier ones.
+    pub fn make(options: &Options, examined: impl Fn(&Change) -> bool) -> Result<Self> {
+        let dir = dir()?;
+        let changes: Vec<Change> = changes()?.into_iter().filter(examined).collect();
         let results = |change: &Change| dir.join(format!("{}.json", change.name));
         if !options.page {
             let environments = Environments::prepare()?;
@@ -114,24 +115,18 @@ impl Matrix {
                 }
             }
         }
-        let engines = changes.iter().map(|it| it.engine.clone()).collect();
-        let all = changes.into_iter().map(|change| {
+        let (there, without): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|it| results(it).is_file());
+        let there = there.into_iter().map(|change| {
             let results = results(&change);
             (change, results)
         });
-        let there = sweeps::kept(&dir, all)?;
+        let there = sweeps::kept(&dir, there)?;
         let suites = there.into_iter().map(|(change, results)| {
-            Ok(Suite {
-                change,
-                cases: Case::read(&results).with_context(|| format!("{}", results.display()))?,
-            })
+            let cases = Case::read(&results).with_context(|| format!("{}", results.display()))?;
+            Ok(Suite { change, cases })
         });
-        Ok(Self { suites: suites.collect::<Result<_>>()?, engines })
-    }
-
-    /// The number of the changes of an engine, with or without results.
-    pub fn changes_of(&self, engine: &str) -> usize {
-        self.engines.iter().filter(|it| *it == engine).count()
+        Ok(Self { suites: suites.collect::<Result<_>>()?, without })
     }
 }
 
