@@ -55,7 +55,6 @@ rows! {
     "fsdp2-unmanaged-boundary",
     "lightning-last-window-of-an-epoch",
     "lightning-static-graph-never-reduced",
-    "loss-scale-grows-first",
     "muon-loses-adam-gradients",
     "muon-never-orthogonalises",
     "muon-orthogonalises-each-microbatch",

@@ -465,11 +465,7 @@ fn muon_that_never_orthogonalises_is_a_finding() {
         let event = Event::OptimizerCalled { step: 0, microbatches: vec![last] };
         let record = Record { event, ..trace.records[place].clone() };
         trace.records.insert(place + 1, record);
-        for record in &mut trace.records {
-            if let Event::RunStarted { spec, .. } = &mut record.event {
-                spec.optimizer = Optimizer::Muon;
-            }
-        }
+        trace.spec.optimizer = Optimizer::Muon;
         codes(&diagnose(&trace)).join(" ")
     };
     assert_eq!(muon(|_| false), "ZP114");

@@ -133,7 +133,7 @@ fn check_features(spec: &RunSpec) -> Vec<Invalid> {
         value.is_some_and(|it| !is_off(it))
     };
     let asked = NOT_EXERCISED.iter().filter(|(path, _)| is_on(path));
-    asked.map(|(path, reason)| Invalid::contradiction(*path, *reason)).collect()
+    asked.map(|&(path, reason)| Invalid::contradiction(path, reason)).collect()
 }
 
 /// Refuses Muon where the engine does not have it.

@@ -9,9 +9,8 @@ use super::recording::default_budget;
 use super::settings;
 use super::validate::{check_exactness, check_resumption, check_shapes};
 use super::{
-    Backend, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model,
-    Optimizer, Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp1, fsdp2,
-    pipeline,
+    Backend, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model, Optimizer,
+    Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp1, fsdp2, pipeline,
 };
 
 /// The default number of ranks: the fewest that can disagree.

@@ -2,7 +2,10 @@
 
 use super::Dtype;
 use super::exactness::sums_stay_within;
-use super::{Invalid, LossScale, Model, RunSpec, Shape, SpecRequest, settings};
+use super::{
+    Invalid, LossScale, Model, Optimizer, OverlappedOptimizer, RunSpec, Shape, SpecRequest,
+    settings,
+};
 
 impl RunSpec {
     /// Refuses values that no engine supports, for example counts so large that arithmetic with them could overflow.
@@ -67,6 +70,16 @@ fn check_grad_scaler(spec: &RunSpec) -> Option<Invalid> {
             format!("--loss-scale {scale} with --engine {}", spec.engine()),
             "torch's GradScaler has no fixed scale; use --loss-scale dynamic",
         )),
+        LossScale::Dynamic { .. }
+            if spec
+                .ddp()
+                .is_some_and(|it| it.overlapped_optimizer != OverlappedOptimizer::None) =>
+        {
+            Some(Invalid::contradiction(
+                "--loss-scale dynamic with --overlapped-optimizer",
+                "GradScaler unscales after backward, and this optimizer steps during backward; drop one of the two flags",
+            ))
+        }
         LossScale::Dynamic { .. } => {
             let has_narrow_gradients =
                 !spec.engine().traits().has_master_weights && spec.dtype == Dtype::Fp16;
@@ -117,6 +130,21 @@ pub(super) fn check_resumption(spec: &RunSpec) -> Vec<Invalid> {
             spec.has_shape(Shape::Experts),
             format!("--resume-before {step} with --shape experts"),
             "DeepSpeed saves only experts in its own MoE layers; drop one of the two flags",
+        ),
+        (
+            spec.optimizer == Optimizer::Muon,
+            format!("--resume-before {step} with --optimizer muon"),
+            "zprobe does not compare the state of Muon; drop one of the two flags",
+        ),
+        (
+            spec.ddp().is_some_and(|ddp| ddp.overlapped_optimizer != OverlappedOptimizer::None),
+            format!("--resume-before {step} with --overlapped-optimizer"),
+            "an optimizer that steps during backward has no state dict; drop one of the two flags",
+        ),
+        (
+            spec.ddp().is_some() && spec.model_parallel() > 1,
+            format!("--resume-before {step} with --tensor-parallel"),
+            "the checkpoint of DDP is that of rank 0, and other ranks hold other parts; drop one of the two flags",
         ),
     ];
     let refused = rows.into_iter().filter(|(refused, _, _)| *refused);
