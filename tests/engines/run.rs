@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use zprobe_model::spec::Point;
 use zprobe_model::spec::code::Code;
-use zprobe_model::trace::{Event, Trace};
+use zprobe_model::trace::{Event, StateCompared, Trace};
 use zprobe_report::Report;
 
 use super::interpreter::{full, python};
@@ -112,6 +112,39 @@ impl Run {
             })
             .last()
             .expect("the engine described itself")
+    }
+}
+
+#[test]
+#[ignore = "needs ZPROBE_TEST_PYTHON"]
+fn a_run_goes_on_from_a_checkpoint_with_the_state_that_was_saved() {
+    for engine in [
+        "ddp",
+        "fsdp2",
+        "zero-redundancy",
+        "deepspeed --stage 0 --grad-accum-dtype bf16",
+        "deepspeed --stage 1",
+        "deepspeed --stage 2 --offload cpu",
+        "deepspeed --stage 3",
+    ] {
+        let args = format!("--engine {engine} --optimizer adamw --steps 3 --resume-before 1");
+        let run = zprobe(&args);
+        assert_eq!(run.code, 0, "{args}\n{:#?}", run.report.findings);
+        run.assert_weights_are_one(&args);
+        let loaded = run.trace.events().filter_map(|(_, event)| match event {
+            Event::CheckpointLoaded { step: 1, states } => Some(states),
+            _ => None,
+        });
+        let kinds = |states: &Vec<StateCompared>| -> Vec<String> {
+            states.iter().map(|it| it.state.clone()).collect()
+        };
+        let kinds: Vec<Vec<String>> = loaded.map(kinds).collect();
+        assert_eq!(kinds.len(), 2, "{args}");
+        let is_compared = |kind: &str| kinds.iter().all(|it| it.iter().any(|name| name == kind));
+        for kind in ["parameters", "optimizer.step", "optimizer.exp_avg", "optimizer.exp_avg_sq"] {
+            assert!(is_compared(kind), "{args}: {kind}");
+        }
+        assert_eq!(is_compared("master weights"), engine.starts_with("deepspeed"), "{args}");
     }
 }
 
