@@ -1,7 +1,7 @@
 """Compares the training state of a rank before a checkpoint was saved with the state after the checkpoint was loaded.
 
-A state is a dict of dicts: for each kind of state (such as `master weights`) the parts of that kind by number, each part
-as a pair of its segments, as in a layout, and a flat tensor. A number that belongs to the whole engine has no segments.
+A state is a dict of dicts: for each kind of state (such as `master weights`) the parts of that kind by number. A part
+is a pair of its segments, as in a layout, and a flat tensor. A number that belongs to the whole engine has no segments.
 """
 
 import torch
@@ -11,8 +11,8 @@ from zprobe_rank.tensors import flat
 
 
 def training_state(parameters, masters, fragments, optimizer, numbers):
-    """A copy of the state of a rank: its whole `parameters`, and the master weights, if the optimizer holds any; both as
-    pairs of segments and tensor, like all `fragments` of the optimizer. `numbers` are those of the engine, by name."""
+    """A copy of the state of a rank: its whole `parameters`, and the master weights, if the optimizer holds any. Both
+    are pairs of segments and tensor, like all `fragments` of the optimizer. `numbers` has the engine's, by name."""
     state = {"parameters": parameters, "master weights": masters}
     state = {kind: {n: (segments, copy(it)) for n, (segments, it) in enumerate(of)} for kind, of in state.items() if of}
     for number, (segments, fragment) in enumerate(fragments):
@@ -35,7 +35,8 @@ def copy(value):
 
 def comparison(saved, loaded, dtype):
     """The comparison of two states, one entry for each kind of state. `dtype` is the dtype of the model."""
-    return [dict(state=kind, **compared(saved.get(kind, {}), loaded.get(kind, {}), dtype)) for kind in {**saved, **loaded}]
+    kinds = {**saved, **loaded}
+    return [dict(state=kind, **compared(saved.get(kind, {}), loaded.get(kind, {}), dtype)) for kind in kinds]
 
 
 def compared(saved, loaded, dtype):
@@ -62,8 +63,8 @@ def nothing(part):
 
 
 def places(segments, unequal):
-    """For each segment of a parameter with unequal elements, the index of the first such element, and the elements as in
-    the event `checkpoint-loaded`. A tensor of one element is the state of all its segments. Padding is left out."""
+    """For each segment of a parameter with unequal elements, the index of the first such element, and the elements as
+    in the event `checkpoint-loaded`. A tensor of one element is the state of all its segments. Padding is left out."""
     if len(unequal) == 1:
         unequal = unequal.expand(sum(segment["len"] for segment in segments))
     start = 0

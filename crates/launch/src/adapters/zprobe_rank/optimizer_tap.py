@@ -35,8 +35,8 @@ class OptimizerTap:
         self._announce()
 
     def follow(self, tap):
-        """Prepares the tap for an engine that goes on from a checkpoint of the engine that `tap` watched. The new engine
-        lays out the model as the engine before did. Its fragments have trained values, which are not recognised."""
+        """Prepares the tap for an engine that goes on from a checkpoint of the engine that `tap` watched. The new
+        engine lays out the model as the engine before did. Trained values of its fragments are not recognised."""
         self.places, self.announced = list(tap.places), tap.announced
 
     def record(self, step):
@@ -97,7 +97,7 @@ class OptimizerTap:
         if number == len(self.places):
             self.places.append(self.placement.locate(flat(fragment), self.hint(fragment)))
         if sum(segment["len"] for segment in self.places[number]) != size:
-            raise RuntimeError("the optimizer of the new engine holds %d elements in place of its fragment %d" % (size, number))
+            raise RuntimeError("the new optimizer holds %d elements in place of its fragment %d" % (size, number))
         return self.places[number]
 
     def _announce(self):
