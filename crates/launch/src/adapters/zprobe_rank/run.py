@@ -60,8 +60,8 @@ class Run:
             collectives.watch(channel)
 
     def build(self, dtype=None):
-        """Builds the synthetic model on the rank's device, in `dtype` or, if that is `None`, in the run's dtype. A model
-        that is built to load a checkpoint starts from other values than the first model."""
+        """Builds the synthetic model on the rank's device, in `dtype` or, if that is `None`, in the run's dtype. Each
+        model after the first, which is built to load a checkpoint, starts from other values."""
         dtype = dtype or DTYPES[self.spec["dtype"]]
         is_first = self.probe is None
         self.probe = model.build(self.spec, self.params, self.workload, self.rank, dtype, self.device)
