@@ -45,6 +45,7 @@ rows! {
     "fp16-never-scaled",
     "fsdp1-forward-keeps-parameters",
     "fsdp1-one-shard-never-reduced",
+    "fsdp1-tied-gradient-dtype",
     "fsdp1-unmanaged-boundary",
     "fsdp2-blocks-in-another-order",
     "fsdp2-checkpoint-unused",
