@@ -75,10 +75,9 @@ pub(super) fn axes() -> Axes {
                 ),
             ]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
-            choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
             choices(&[
+                ("resumed", "--resume-before 1 --optimizer adamw"),
                 ("Muon", "--optimizer muon"),
-                ("Muon, no reduce-scatter", "--optimizer muon --reduce-scatter false"),
             ]),
             choices(&[(
                 "small sub-groups",

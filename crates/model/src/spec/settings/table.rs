@@ -110,7 +110,7 @@ settings! {
     /// Engine under test
     "--engine" engine: Option<Engine> = |_| Engine::default(), {
         heading: "Engine", always_said: true, reduction: Keep, about: How,
-        default_words: "deepspeed or ddp if the environment has it, else native",
+        default_words: "the environment's",
         said: |spec| Some(spec.engine()),
     }
 
