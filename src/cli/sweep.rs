@@ -120,7 +120,10 @@ pub fn main(args: &SweepArgs) -> Result<Exit> {
     let sweeps = if args.results.is_empty() {
         let earlier = args.resume.as_ref();
         let earlier = earlier.map(|path| sweep::earlier(path, args.engine, args.steps));
-        let plan = SweepPlan::new(&args.choice(), earlier.transpose()?, &run::spec)?;
+        // Some settings need more steps than the default of `zprobe run`.
+        let steps = ["--steps".to_owned(), args.steps.to_string()];
+        let spec = |arguments: &[String]| run::spec(&[arguments, &steps].concat());
+        let plan = SweepPlan::new(&args.choice(), earlier.transpose()?, &spec)?;
         if args.list {
             console::plain(&table::list(&plan, args.output_format, &surroundings)?)?;
             return Ok(Exit::Clean);
