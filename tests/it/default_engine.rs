@@ -10,15 +10,15 @@ use tempfile::TempDir;
 /// A directory with the stand-in for an interpreter at `venv/bin/python`, which has the given modules and fails as a
 /// rank.
 fn place(modules: &[&str]) -> (TempDir, PathBuf) {
-    let dir = TempDir::new().unwrap();
+    let dir = TempDir::new().expect("a directory");
     let python = dir.path().join("venv/bin/python");
-    fs::create_dir_all(python.parent().unwrap()).unwrap();
+    fs::create_dir_all(dir.path().join("venv/bin")).expect("a directory");
     let file = |name: &str| if modules.contains(&name) { "\"/file\"" } else { "null" };
     let answer = format!(r#"{{"torch": {}, "deepspeed": {}}}"#, file("torch"), file("deepspeed"));
     let script = format!("#!/bin/sh\n[ \"$1\" = -c ] && echo '{answer}' && exit 0\nexit 7\n");
-    fs::write(&python, script).unwrap();
-    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(dir.path().join("venv/pyvenv.cfg"), "").unwrap();
+    fs::write(&python, script).expect("a stand-in");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("a stand-in");
+    fs::write(dir.path().join("venv/pyvenv.cfg"), "").expect("an environment");
     (dir, python)
 }
 
@@ -32,8 +32,8 @@ fn run(dir: &TempDir, args: &[&str], variables: &[(&str, &str)]) -> (Option<i32>
         }
     }
     command.args(["run", "--no-config", "--out", "out"]).args(args).current_dir(dir.path());
-    let output = command.envs(variables.iter().copied()).output().unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    let output = command.envs(variables.iter().copied()).output().expect("zprobe starts");
+    (output.status.code(), String::from_utf8(output.stderr).expect("messages are UTF-8"))
 }
 
 #[test]

@@ -18,7 +18,12 @@ pub(super) fn axes() -> Axes {
         pair_bases: bases[..1].to_vec(),
         bases,
         factors: vec![
-            choices(&counts),
+            choices(&[
+                counts[0],
+                counts[1],
+                counts[2],
+                ("fused optimizer", "--overlapped-optimizer fused --ga 1"),
+            ]),
             choices(&[find, ("no find-unused-parameters", "--find-unused-parameters false")]),
             choices(&[graph]),
             choices(&[view]),
@@ -34,7 +39,7 @@ pub(super) fn axes() -> Axes {
                 ("tiny buckets", "--bucket-cap-mb 0.0001"),
                 ("one bucket", "--bucket-cap-mb 1000"),
             ]),
-            choices(&[in_backward, ("fused optimizer", "--overlapped-optimizer fused --ga 1")]),
+            choices(&[in_backward]),
             choices(&[groups]),
             choices(&[("delayed parameters", "--delayed-parameters awaited")]),
             choices(&[("aot-eager", "--compile aot-eager"), ("inductor", "--compile inductor")]),
