@@ -22,7 +22,7 @@ pub fn gamma(operations: usize, dtype: Dtype) -> f64 {
 /// average. Where the update is read back, it counts `u` for each of two weights, which have grown by `W·GA` in each
 /// of `steps` steps.
 ///
-/// A communication hook that approximates gradients adds its own error ([`approximation`]).
+/// A communication hook that approximates gradients adds its own error (`approximation`).
 pub fn coded(spec: &RunSpec) -> f64 {
     let approximation = approximation(spec);
     let divides_exactly =
