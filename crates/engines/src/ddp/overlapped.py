@@ -16,9 +16,7 @@ class Overlapped:
         """Does nothing: the optimizers have stepped in the last backward."""
 
     def zero_grad(self):
-        """Sets all gradients to `None`, as optimizers do."""
-        for parameter in self.param_groups[0]["params"]:
-            parameter.grad = None
+        """Does nothing: DDP itself clears gradients that an optimizer in backward has consumed."""
 
 
 class OptimizersInBackward(Overlapped):
@@ -76,6 +74,11 @@ class FusedOptimizer(Overlapped):
     def register_step_pre_hook(self, hook):
         """Registers a hook that is called before each step with a parameter."""
         self.hooks.append(hook)
+
+    def zero_grad(self):
+        """Sets all gradients to `None`, as optimizers do."""
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
 
     def step_param(self, parameter, gradient):
         """Steps with a parameter, as the functional optimizer does."""
