@@ -18,12 +18,7 @@ pub(super) fn axes() -> Axes {
         pair_bases: bases[..1].to_vec(),
         bases,
         factors: vec![
-            choices(&[
-                counts[0],
-                counts[1],
-                counts[2],
-                ("fused optimizer", "--overlapped-optimizer fused --ga 1"),
-            ]),
+            choices(&counts),
             choices(&[find, ("no find-unused-parameters", "--find-unused-parameters false")]),
             choices(&[graph]),
             choices(&[view]),

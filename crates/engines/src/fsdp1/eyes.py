@@ -41,9 +41,10 @@ class Eyes(BaseEyes):
             fragments = flat._params or [flat] * len(flat._param_infos)
             parts = zip(self._numbers(flat), flat._shard_param_infos, fragments)
             parts = [(number, part) for number, part, it in parts if it is fragment and part.in_shard]
-            held = [(number, part.intra_param_start_idx) for number, part in parts]
-            if held:
-                return *held[0], [number for number, _ in held[1:]]
+            if parts:
+                number, part = parts[0]
+                runs = [(part.intra_param_start_idx, part.numel_in_shard)]
+                return number, runs, [number for number, _ in parts[1:]]
         return None
 
     def parameters(self, model):
