@@ -20,7 +20,7 @@ pub(super) fn axes() -> Axes {
     let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
     let whole = ("no shard", "--sharding-strategy no-shard");
     let keep = ("shard-grad-op", "--sharding-strategy shard-grad-op");
-    let hybrid = ("hybrid", "--sharding-strategy hybrid-shard --replicas 2 --nproc-per-node 4");
+    let hybrid = ("hybrid", "--nproc-per-node 4 --sharding-strategy hybrid-shard --replicas 2");
     let every = ("reduced in every microbatch", "--reduce-every-microbatch true");
     let low = ("low-precision gradients", "--keep-low-precision-grads true");
     let clips = ("clipping always", "--gradient-clipping 0.125");
@@ -36,7 +36,7 @@ pub(super) fn axes() -> Axes {
                 hybrid,
                 (
                     "hybrid-shard-zero2",
-                    "--sharding-strategy hybrid-shard-zero2 --replicas 2 --nproc-per-node 4",
+                    "--nproc-per-node 4 --sharding-strategy hybrid-shard-zero2 --replicas 2",
                 ),
                 ("one shard", "--sharding-strategy hybrid-shard --replicas 2"),
             ]),
