@@ -1,5 +1,6 @@
 //! Bugs that are planted in real engines, one at a time, and the findings of the standard suite on them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -18,6 +19,9 @@ pub const PAGE: Page = Page { path: "docs/planted.md", command: "cargo xtask pla
 
 /// The directory of the changes and of the module that plants them, from the root of the repository.
 const FIXTURES: &str = "fixtures/planted";
+
+/// The files with changes: the first set, with which the rules were extended, and a set that was written later.
+const SETS: [&str; 2] = ["planted.toml", "second.toml"];
 
 /// The options of `cargo xtask planted` and of `cargo xtask coverage`.
 #[derive(clap::Args)]
@@ -174,7 +178,12 @@ fn remove(dir: &Path) -> Result<()> {
 }
 
 fn changes() -> Result<Vec<Change>> {
-    let path = workspace::root().join(FIXTURES).join("planted.toml");
+    let sets: Vec<_> = SETS.iter().map(|set| changes_of(set)).collect::<Result<_>>()?;
+    Ok(sets.into_iter().flatten().collect())
+}
+
+fn changes_of(set: &str) -> Result<Vec<Change>> {
+    let path = workspace::root().join(FIXTURES).join(set);
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let document: toml::Table = text.parse().with_context(|| format!("{}", path.display()))?;
@@ -264,7 +273,8 @@ fn table(suites: &[Suite]) -> String {
     let mut text = String::from(
         "| engine | bugs | caught | named | harmless | silent |\n|---|--:|--:|--:|--:|--:|\n",
     );
-    for engine in ["deepspeed", "ddp", "fsdp2", ""] {
+    let engines: BTreeSet<&str> = suites.iter().map(|it| it.change.engine.as_str()).collect();
+    for engine in engines.into_iter().chain([""]) {
         let of = |harmless: bool, counts: &dyn Fn(&Suite) -> bool| {
             let of_engine =
                 suites.iter().filter(|it| engine.is_empty() || it.change.engine == engine);

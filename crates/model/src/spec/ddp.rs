@@ -31,7 +31,11 @@ impl CommHook {
         match self {
             CommHook::Fp16Compress => Dtype::Fp16,
             CommHook::Bf16Compress => Dtype::Bf16,
-            _ => dtype,
+            CommHook::None
+            | CommHook::AllReduce
+            | CommHook::PowerSgd
+            | CommHook::PowerSgdFullRank
+            | CommHook::PostLocalSgd => dtype,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::spec::{
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
 const WITH_LOSS_SCALE: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
 
-/// Both generations of PyTorch's fully sharded data parallelism.
+/// The engines FSDP1 and FSDP2, PyTorch's fully sharded data parallelism.
 const FSDP: &[Engine] = &[Engine::Fsdp1, Engine::Fsdp2];
 
 /// The engines whose scripts save and load checkpoints.
