@@ -1,12 +1,13 @@
 """Tests of the places of an optimizer's tensors in the parameters, in the layouts of engines."""
 
+import itertools
 import types
 import unittest
 
 import torch
 
 from zprobe_rank.engines.deepspeed.eyes import consecutive
-from zprobe_rank.tensors import shard_start
+from zprobe_rank.tensors import shard_runs
 
 SIZES = [7, 1, 0, 20, 3]
 
@@ -25,14 +26,12 @@ class Partitions(unittest.TestCase):
             self.assertEqual(held, everything, ranks)
 
 
-def sharded(rows, ranks, rank, parts=1):
-    """A stand-in for a DTensor of two columns that is cut into `parts` for tensor parallelism, and each part over
-    `ranks`."""
+def sharded(rows, columns, dim, ranks, rank, parts=1):
+    """A stand-in for a DTensor that is cut into `parts` for tensor parallelism, and each part along `dim` over `ranks`."""
     sides, places = [ranks, parts], [rank, 0]
     return types.SimpleNamespace(
-        shape=(rows * parts, 2),
-        numel=lambda: rows * parts * 2,
-        placements=[types.SimpleNamespace(is_replicate=lambda: False)] * 2,
+        shape=(rows * parts, columns),
+        placements=[types.SimpleNamespace(is_replicate=lambda: False, dim=dim)] * 2,
         device_mesh=types.SimpleNamespace(
             mesh_dim_names=("shard", "tp"), size=lambda at: sides[at], get_local_rank=lambda at: places[at]
         ),
@@ -40,14 +39,15 @@ def sharded(rows, ranks, rank, parts=1):
 
 
 class Shards(unittest.TestCase):
-    def test_a_shard_starts_where_torch_chunk_cuts_the_rows_of_the_rank_s_part(self):
-        for rows in range(1, 10):
-            for ranks in range(1, 6):
-                chunks = torch.arange(rows).chunk(ranks)
-                starts = [2 * int(chunk[0]) for chunk in chunks] + [2 * rows] * (ranks - len(chunks))
-                for parts in (1, 2):
-                    found = [shard_start(sharded(rows, ranks, rank, parts)) for rank in range(ranks)]
-                    self.assertEqual(found, starts, (rows, ranks, parts))
+    def test_the_runs_of_a_shard_are_the_elements_of_the_rank_s_chunk(self):
+        for rows, columns in ((1, 2), (5, 2), (8, 3), (3, 7), (4, 8)):
+            for dim, ranks, parts in itertools.product((0, 1), range(1, 6), (1, 2)):
+                chunks = torch.arange(rows * columns).view(rows, columns).chunk(ranks, dim)
+                wanted = [chunk.flatten().tolist() for chunk in chunks] + [[]] * (ranks - len(chunks))
+                for rank in range(ranks):
+                    runs = shard_runs(sharded(rows, columns, dim, ranks, rank, parts))
+                    held = [start + it for start, length in runs for it in range(length)]
+                    self.assertEqual(held, wanted[rank], (rows, columns, dim, ranks, rank, parts))
 
 
 if __name__ == "__main__":

@@ -120,12 +120,12 @@ class PlacementTest(unittest.TestCase):
     def test_a_hint_is_followed_where_the_content_bears_it_out(self):
         short = self.tensors[5][2:4]
         self.assertEqual(pieces(self.placement.locate(short)), [(None, 0, 2)])
-        self.assertEqual(pieces(self.placement.locate(short, (5, 2, []))), [(5, 2, 2)])
-        self.assertEqual(pieces(self.placement.locate(short, (5, 1, []))), [(None, 0, 2)])
+        self.assertEqual(pieces(self.placement.locate(short, (5, [(2, 2)], []))), [(5, 2, 2)])
+        self.assertEqual(pieces(self.placement.locate(short, (5, [(1, 2)], []))), [(None, 0, 2)])
         dealt = torch.cat([self.tensors[1][-1:], self.tensors[4], self.tensors[0][:5]])
         wanted = [(1, 267, 1), (4, 0, 130), (0, 0, 5)]
-        self.assertEqual(pieces(self.placement.locate(dealt, (1, 267, []))), wanted)
-        self.assertNotEqual(pieces(self.placement.locate(dealt, (2, 98, []))), wanted)
+        self.assertEqual(pieces(self.placement.locate(dealt, (1, [(267, 1)], []))), wanted)
+        self.assertNotEqual(pieces(self.placement.locate(dealt, (2, [(98, 1)], []))), wanted)
 
     def test_a_single_element_belongs_to_the_parameter_that_the_hint_puts_there(self):
         tensors = dict(self.tensors)
@@ -133,9 +133,9 @@ class PlacementTest(unittest.TestCase):
         placement = Placement(tensors, rank=0, world_size=2)
         dealt = torch.cat([tensors[4], tensors[6][:1]])
         self.assertEqual(pieces(placement.locate(dealt))[1], (5, 0, 1))
-        self.assertEqual(pieces(placement.locate(dealt, (4, 0, [6])))[1], (6, 0, 1))
+        self.assertEqual(pieces(placement.locate(dealt, (4, [(0, 130)], [6])))[1], (6, 0, 1))
         # A hint that contradicts the content is not followed, and an element that no parameter explains may be padding.
-        self.assertEqual(pieces(placement.locate(dealt, (4, 0, [0])))[1], (None, 0, 1))
+        self.assertEqual(pieces(placement.locate(dealt, (4, [(0, 130)], [0])))[1], (None, 0, 1))
 
     def test_padding_that_is_no_zero_is_no_piece_of_a_parameter(self):
         ranks, held = 2, [1, 4, 0, 2, 5, 6]
@@ -150,7 +150,8 @@ class PlacementTest(unittest.TestCase):
                     content += [self.tensors[index][start:end], padding]
                     expected += [(index, start, end - start)]
                     expected += [(None, 0, len(padding))] if len(padding) else []
-                hint = (held[0], rank * -(-SIZES[held[0]] // ranks), held[1:])
+                _, start, length = expected[0]
+                hint = (held[0], [(start, length)], held[1:])
                 found = pieces(placement.locate(torch.cat(content), hint))
                 self.assertEqual(found, expected, (rank, garbage))
 
