@@ -78,7 +78,8 @@ fn zprobe_native_runs_on_the_torch_beside_it_from_there_and_from_elsewhere() {
     let mut from_elsewhere = elsewhere.zprobe(&place);
     from_elsewhere.env("VIRTUAL_ENV", environment.path());
     for mut zprobe in [environment.zprobe(&place), from_elsewhere] {
-        let (code, report, said) = output(zprobe.args(["run", "--stage", "1", "--ga", "4"]));
+        let (code, report, said) =
+            output(zprobe.args(["run", "--engine", "native", "--stage", "1", "--ga", "4"]));
         assert_eq!(code, Some(0), "{report}{said}");
         assert!(report.starts_with("CLEAN  zprobe's own engine"), "{report}");
     }
