@@ -93,16 +93,17 @@ pub enum Task {
 
     /// Plant bugs in real engines, one at a time, and count how many the standard suite finds
     ///
-    /// Makes an environment for DeepSpeed and torch, and runs `zprobe check` on every change of
-    /// fixtures/planted/planted.toml, which takes from two hours up. The results stay in the target directory,
-    /// where `coverage` finds them, too; docs/planted.md is made from all results found there.
+    /// Makes an environment for DeepSpeed and torch, and runs `zprobe check --fail-fast` on each change in
+    /// fixtures/planted, which takes from two hours up. The results stay in the target directory. A set's
+    /// section of docs/planted.md is written once all of its changes have results.
     Planted(planted::Options),
 
     /// Count the planted bugs that each probe of the standard suite finds, and write docs/coverage.md
     ///
-    /// Runs what `planted` runs, and `zprobe sweep` on the bugs that no probe finds. The page says for each
-    /// probe its time, the bugs that it finds, the bugs that no other probe finds, and whether it is in a
-    /// smallest set of probes. An engine's section is written once all of its changes have results.
+    /// Runs all probes on each bug in fixtures/planted, and `zprobe sweep` on the bugs that no probe finds.
+    /// The page says for each probe its time, the bugs that it finds, the bugs that no other probe finds,
+    /// and whether it is in a smallest set of probes. An engine's section is written once all of its
+    /// changes have results.
     Coverage(planted::Options),
 
     /// Run releases that are newer than those of docs/newest.md, and add them to its table

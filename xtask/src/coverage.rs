@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::engines::Environments;
 use crate::page::Page;
-use crate::planted::{self, Change, Matrix, Options, Suite};
+use crate::planted::{self, Change, Extent, Matrix, Options, Suite};
 
 /// An engine whose standard suite is examined.
 pub struct Engine {
@@ -45,7 +45,7 @@ pub fn run(options: &Options) -> Result<()> {
     let is_examined = |change: &Change| {
         !change.is_harmless() && ENGINES.iter().any(|it| it.name == change.engine)
     };
-    let matrix = Matrix::make(options, is_examined)?;
+    let matrix = Matrix::make(options, Extent::Whole, is_examined)?;
     let missed = matrix.suites.iter().filter(|it| it.is_silent());
     let missed: Vec<&Change> = missed.map(|it| &it.change).collect();
     if !options.page {
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// The file with the results of the lattice on a change.
 fn results(change: &Change) -> Result<PathBuf> {
-    Ok(planted::dir()?.join(format!("{}.lattice", change.name)))
+    Ok(planted::dir(Extent::Whole)?.join(format!("{}.lattice", change.name)))
 }
 
 /// Runs the lattice on a change; with `resume`, only the configurations without results.

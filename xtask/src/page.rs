@@ -77,7 +77,6 @@ mod tests {
     fn every_page_has_a_place_for_its_part() {
         let pages = [
             bench::PAGE,
-            planted::PAGE,
             bench::ENGINES_PAGE,
             bench::SCALE_PAGE,
             bench::NATIVE_PAGE,
@@ -88,7 +87,9 @@ mod tests {
             chaos::PAGE,
             newest::PAGE,
         ];
-        for page in pages.into_iter().chain(coverage::ENGINES.map(|it| it.page)) {
+        let of_engines = coverage::ENGINES.map(|it| it.page);
+        let of_sets = planted::SETS.map(|it| it.page);
+        for page in pages.into_iter().chain(of_engines).chain(of_sets) {
             let text = fs::read_to_string(workspace::root().join(page.path)).unwrap();
             assert!(page.replaced(&text, "").is_some(), "{}", page.path);
         }

@@ -14,14 +14,29 @@ use crate::engines::Environments;
 use crate::page::Page;
 use crate::{sweeps, workspace};
 
-/// The page with the table of planted bugs.
-pub const PAGE: Page = Page { path: "docs/planted.md", command: "cargo xtask planted" };
-
 /// The directory of the changes and of the module that plants them, from the root of the repository.
 const FIXTURES: &str = "fixtures/planted";
 
-/// The files with changes: the first set, with which the rules were extended, and a set that was written later.
-const SETS: [&str; 2] = ["planted.toml", "second.toml"];
+/// The sets of changes.
+pub const SETS: [Set; 2] = [
+    // The rules and the suite were extended with this set.
+    Set { file: "planted.toml", page: Page::planted("cargo xtask planted --set planted.toml") },
+    // This set was written later, without knowledge of the rules.
+    Set { file: "second.toml", page: Page::planted("cargo xtask planted --set second.toml") },
+];
+
+/// A file with changes.
+pub struct Set {
+    file: &'static str,
+    /// The section of the page with the results of these changes.
+    pub page: Page,
+}
+
+impl Page {
+    const fn planted(command: &'static str) -> Self {
+        Self { path: "docs/planted.md", command }
+    }
+}
 
 /// The options of `cargo xtask planted` and of `cargo xtask coverage`.
 #[derive(clap::Args)]
@@ -31,6 +46,10 @@ pub struct Options {
     /// Only changes whose names contain one of these [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+
+    /// Only the changes of this file of fixtures/planted [default: all]
+    #[arg(long, value_name = "FILE", value_parser = SETS.map(|it| it.file))]
+    set: Option<String>,
 
     /// Run nothing: only make the page, or print the results found so far
     #[arg(long)]
@@ -44,12 +63,15 @@ pub struct Options {
 impl Options {
     /// True if the options choose this change.
     pub fn choose(&self, change: &Change) -> bool {
-        self.names.is_empty() || self.names.iter().any(|name| change.name.contains(name))
+        let of_set = self.set.as_ref().is_none_or(|it| it == change.set);
+        of_set && (self.names.is_empty() || self.names.iter().any(|it| change.name.contains(it)))
     }
 }
 
 /// A change that is planted in an engine.
 pub struct Change {
+    /// The file of the change.
+    set: &'static str,
     pub name: String,
     pub engine: String,
     /// The codes that name the cause; the first finding has to have one of them. Empty for a harmless change.
@@ -72,7 +94,16 @@ struct Finding {
     message: String,
 }
 
-/// A change, and the results of all probes of its engine's standard suite.
+/// How far a standard suite is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Up to the first failed probe.
+    FirstFailure,
+    /// All probes.
+    Whole,
+}
+
+/// A change, and the results of the probes of its engine's standard suite.
 pub struct Suite {
     pub change: Change,
     pub cases: Vec<Case>,
@@ -84,29 +115,37 @@ pub struct Matrix {
     pub without: Vec<Change>,
 }
 
-/// Runs the standard suite on the requested changes. Writes the page if all changes have results; otherwise
-/// prints the results found so far.
+/// Runs the standard suite on the requested changes, up to the first failed probe. Writes the sections of the
+/// sets whose changes all have results, and prints the results found so far of the other sets.
 pub fn run(options: &Options) -> Result<()> {
-    let matrix = Matrix::make(options, |_| true)?;
-    let table = table(&matrix.suites);
-    if !matrix.without.is_empty() {
-        println!("{table}");
-        eprintln!(
-            "{} of {} changes have results: {} stays as it is",
-            matrix.suites.len(),
-            matrix.suites.len() + matrix.without.len(),
-            PAGE.path
-        );
-        return Ok(());
+    let matrix = Matrix::make(options, Extent::FirstFailure, |_| true)?;
+    for Set { file, page } in SETS {
+        let suites: Vec<&Suite> = matrix.suites.iter().filter(|it| it.change.set == file).collect();
+        let without = matrix.without.iter().filter(|it| it.set == file).count();
+        let table = table(&suites);
+        if without == 0 {
+            page.write(&table)?;
+        } else {
+            println!("{table}");
+            eprintln!(
+                "{file}: {without} of {} changes have no results: the section of {} stays as it is",
+                suites.len() + without,
+                page.path,
+            );
+        }
     }
-    PAGE.write(&table)
+    Ok(())
 }
 
 impl Matrix {
     /// Runs the standard suite on those requested changes that are `examined`, and reads their results and all
-    /// earlier ones.
-    pub fn make(options: &Options, examined: impl Fn(&Change) -> bool) -> Result<Self> {
-        let dir = dir()?;
+    /// earlier ones of the same extent.
+    pub fn make(
+        options: &Options,
+        extent: Extent,
+        examined: impl Fn(&Change) -> bool,
+    ) -> Result<Self> {
+        let dir = dir(extent)?;
         let changes: Vec<Change> = changes()?.into_iter().filter(examined).collect();
         let results = |change: &Change| dir.join(format!("{}.json", change.name));
         if !options.page {
@@ -115,7 +154,7 @@ impl Matrix {
             for change in changes.iter().filter(|it| options.choose(it)) {
                 let results = results(change);
                 if !(options.resume && results.is_file()) {
-                    try_suite(&environments, &python, change, &results)?;
+                    try_suite(&environments, &python, change, extent, &results)?;
                 }
             }
         }
@@ -134,9 +173,12 @@ impl Matrix {
     }
 }
 
-/// The directory that keeps the results of all probes on each change.
-pub fn dir() -> Result<PathBuf> {
-    sweeps::dir("planted-suites")
+/// The directory that keeps the results of the suites of this extent.
+pub fn dir(extent: Extent) -> Result<PathBuf> {
+    sweeps::dir(match extent {
+        Extent::FirstFailure => "planted",
+        Extent::Whole => "planted-suites",
+    })
 }
 
 /// Lets a command of zprobe plant a change in the engine that it runs.
@@ -144,11 +186,12 @@ pub fn plant(command: &mut Command, change: &Change) {
     command.env("PYTHONPATH", workspace::root().join(FIXTURES)).env("PLANTED", &change.name);
 }
 
-/// Runs all probes of the suite on a change.
+/// Runs the suite on a change.
 fn try_suite(
     environments: &Environments,
     python: &Path,
     change: &Change,
+    extent: Extent,
     results: &Path,
 ) -> Result<()> {
     eprintln!("{}", change.name);
@@ -158,6 +201,9 @@ fn try_suite(
     let mut check = environments.zprobe()?;
     check.args(["check", "--quiet", "--output-format", "json", "--engine", &change.engine]);
     check.arg("--python").arg(python).arg("--out").arg(&runs);
+    if extent == Extent::FirstFailure {
+        check.arg("--fail-fast");
+    }
     plant(&mut check, change);
     check.stdout(File::create(&part).with_context(|| format!("cannot write {}", part.display()))?);
     let status = check.status().context("cannot start zprobe")?;
@@ -178,11 +224,11 @@ fn remove(dir: &Path) -> Result<()> {
 }
 
 fn changes() -> Result<Vec<Change>> {
-    let sets: Vec<_> = SETS.iter().map(|set| changes_of(set)).collect::<Result<_>>()?;
+    let sets: Vec<_> = SETS.iter().map(|set| changes_of(set.file)).collect::<Result<_>>()?;
     Ok(sets.into_iter().flatten().collect())
 }
 
-fn changes_of(set: &str) -> Result<Vec<Change>> {
+fn changes_of(set: &'static str) -> Result<Vec<Change>> {
     let path = workspace::root().join(FIXTURES).join(set);
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -190,18 +236,19 @@ fn changes_of(set: &str) -> Result<Vec<Change>> {
     let rows = document.get("planted").and_then(toml::Value::as_array).context("no rows")?;
     rows.iter()
         .map(|row| {
-            Change::read(row).with_context(|| format!("a planted change lacks a field: {row}"))
+            Change::read(set, row).with_context(|| format!("a planted change lacks a field: {row}"))
         })
         .collect()
 }
 
 impl Change {
-    fn read(row: &toml::Value) -> Option<Self> {
+    fn read(set: &'static str, row: &toml::Value) -> Option<Self> {
         let text = |key: &str| Some(row.get(key)?.as_str()?.to_owned());
         let expect = row.get("expect").and_then(toml::Value::as_array);
         let codes =
             expect.into_iter().flatten().filter_map(|code| code.as_str().map(str::to_owned));
         Some(Self {
+            set,
             name: text("name")?,
             engine: text("engine")?,
             expect: codes.collect(),
@@ -269,7 +316,7 @@ fn text_of(value: &Value) -> &str {
 }
 
 /// The section of the page that is written from the results.
-fn table(suites: &[Suite]) -> String {
+fn table(suites: &[&Suite]) -> String {
     let mut text = String::from(
         "| engine | bugs | caught | named | harmless | silent |\n|---|--:|--:|--:|--:|--:|\n",
     );
