@@ -44,13 +44,10 @@ def _watched(function, place, channel, sequence):
     def enter(*args, **kwargs):
         given = args[position] if len(args) > position else kwargs.get(keyword)
         tensors = given if isinstance(given, (list, tuple)) else [given]
-        channel.emit(
-            "collective-entered",
-            sequence=next(sequence),
-            op=op,
-            dtype=DTYPE_NAMES.get(tensors[0].dtype, str(tensors[0].dtype).replace("torch.", "")),
-            numel=sum(tensor.numel() for tensor in tensors),
-        )
+        dtype = DTYPE_NAMES.get(tensors[0].dtype, str(tensors[0].dtype).replace("torch.", ""))
+        numel = sum(tensor.numel() for tensor in tensors)
+        with channel.lock:  # Another thread does not write a later number before this one.
+            channel.emit("collective-entered", sequence=next(sequence), op=op, dtype=dtype, numel=numel)
         return function(*args, **kwargs)
 
     return enter

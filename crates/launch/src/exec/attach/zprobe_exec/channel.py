@@ -22,8 +22,7 @@ class Channel(channel.Channel):
         os.close(os.open(claim, flags | os.O_CLOEXEC, 0o600))
         self.path = os.path.join(settings["directory"], "%d-%d.jsonl" % (rank, os.getpid()))
         super().__init__(settings["run"], rank, os.open(self.path, flags | os.O_CLOEXEC, 0o600))
-        # The lock is needed because the thread of `Silence`, and a signal handler of the script, may write, too.
-        self.lock, self.thread, self.process = threading.RLock(), threading.get_ident(), os.getpid()
+        self.thread, self.process = threading.get_ident(), os.getpid()
         self.lost, self.is_over, self.is_lost, self.is_let_go = lost, False, False, False
 
     def emit(self, type, **fields):
