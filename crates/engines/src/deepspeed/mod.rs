@@ -53,18 +53,25 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     } else {
         String::new()
     };
+    // Without managed accumulation, each call of `step` is an update.
+    let stepped = if manages_accumulation(spec) {
+        "            engine.step()"
+    } else {
+        "            if m == GA - 1:\n                engine.step()"
+    };
     let config = expression(spec.deepspeed_config().unwrap_or(&Value::Null));
     Ok(EngineScript {
         text: include_str!("repro.py")
             .replace("    p.detach()", values)
             .replace("    #: wrapped\n", &wrapped)
-            .replace("#: accepted\n", &accepted),
+            .replace("#: accepted\n", &accepted)
+            .replace("            engine.step()", stepped),
         constants: format!("CONFIG = {config}"),
         forward: "engine",
-        accumulation: |_, last, several| {
+        accumulation: |spec, last, several| {
             // If a microbatch has several backwards, DeepSpeed must be told which backward is the last of the step.
             let line = format!("engine.set_gradient_accumulation_boundary({last})");
-            if several { vec![line] } else { Vec::new() }
+            if several && manages_accumulation(spec) { vec![line] } else { Vec::new() }
         },
         backward: if spec.has_shape(Shape::LossBackward) {
             "(engine.scale(loss) if hasattr(engine, \"scale\") else loss).backward()".to_owned()
@@ -72,6 +79,12 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
             "engine.backward(loss)".to_owned()
         },
     })
+}
+
+/// False if the configuration leaves the accumulation of gradients to the script (`managed_gradient_accumulation`).
+fn manages_accumulation(spec: &RunSpec) -> bool {
+    let key = "managed_gradient_accumulation";
+    spec.deepspeed_config().and_then(|config| config.get(key)?.as_bool()).unwrap_or(true)
 }
 
 /// The features that a run needs and that some releases lack, each with its flag: keys of the section

@@ -55,7 +55,7 @@ def train(run):
             coalescing.enter_context(engine.coalesce_grad_reduction())
         for microbatch in run.microbatches():
             for part in microbatch:
-                if run.workload.goes_backward_again():
+                if run.workload.goes_backward_again() and manages_accumulation(engine):
                     # With several backwards before a step, DeepSpeed needs to know which backward is the last.
                     engine.set_gradient_accumulation_boundary(part.is_last)
                 backward(engine, part.loss(engine) / sequence_parallel(spec), "loss-backward" in spec["shapes"])
@@ -67,6 +67,8 @@ def train(run):
                         continue
                     coalescing.close()
                     engine.set_gradient_accumulation_boundary(True)
+                if not (manages_accumulation(engine) or microbatch.is_last):
+                    continue
                 engine.step()
                 update.norm, update.limit = engine.get_global_grad_norm(), engine.gradient_clipping()
 
@@ -96,6 +98,12 @@ def set_up(run, sequences):
     # DeepSpeed sums gradients over the ranks of a sequence, and averages them over the other ranks.
     run.watch(Eyes, [engine], optimizer, 1 / sequence_parallel(spec))
     return engine
+
+
+def manages_accumulation(engine):
+    """True if the engine counts the microbatches, and updates only in the last call of `step`. If DeepSpeed's setting
+    `managed_gradient_accumulation` is false, each call of `step` is an update."""
+    return getattr(engine, "managed_gradient_accumulation", lambda: True)()
 
 
 def sequence_parallel(spec):
