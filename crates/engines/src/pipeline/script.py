@@ -7,6 +7,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn.parallel import DistributedDataParallel
 
 from zprobe_rank.eyes import BaseEyes
+from zprobe_rank.model import Node
 
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",
@@ -19,30 +20,54 @@ SCHEDULES = {
 }
 
 
-class Stage(nn.Module):
-    """A stage of the coded model: its blocks, one after the other, add the inner products of their parameters to the
-    value from the preceding stage."""
+#: The rows of each microbatch. The schedule cuts the target by rows, too.
+ROWS = 2
 
-    def __init__(self, node):
+
+class Stage(nn.Module):
+    """A stage of the coded model: its blocks add the inner products of their parameters to the value from the preceding
+    stage. If `uses_again`, the last block shares the parameters of the first one."""
+
+    def __init__(self, node, uses_again):
         super().__init__()
         self.node = node
+        self.again = shares_parameters(next(node.children())) if uses_again else None
         #: For each microbatch the data of the stage's parameters, followed by the data of the second use, if any.
         self.data = []
 
     def forward(self, sent, microbatch):
-        """`sent` is the value from the preceding stage, one fp32 element; `microbatch` is the number of the microbatch,
-        as a tensor."""
-        data, at = self.data[microbatch.item()], 0
-        blocks = list(self.node.children())
-        if len(data) > len(list(self.node.parameters())):
-            # The first block runs again at the end, because it has the parameter with a second use.
-            blocks.append(blocks[0])
+        """`sent` is the value from the preceding stage: `ROWS` rows with a column for each microbatch, in fp32. The
+        inner products with the data of every microbatch go into the microbatch's column, equally into all rows. So the
+        gradient that the stage receives selects the data: the gradient of another microbatch gives the parameters the
+        data of that microbatch. `microbatch` is the number of the microbatch, in each row."""
+        own, columns = self.data[microbatch[0].item()], []
+        if all(x is None for x in own):
+            return sent
+        for other in self.data:
+            # Parameters that this microbatch does not use stay outside of its graph.
+            columns.append(self.products([x if y is not None else None for x, y in zip(other, own)]))
+        return sent + torch.stack(columns) / ROWS
+
+    def products(self, data):
+        """The sum of the inner products of the parameters and these data, in fp32."""
+        blocks, at, total = list(self.node.children()), 0, torch.zeros(())
+        if self.again is not None:
+            blocks.append(self.again)
         for block in blocks:
             count = len(list(block.parameters()))
             part, at = data[at : at + count], at + count
             if any(x is not None for x in part):
-                sent = sent + block(*part).sum()
-        return sent
+                total = total + block(*part).sum()
+        return total
+
+
+def shares_parameters(block):
+    """A second block with the parameters of `block`."""
+    second = Node()
+    for name, param in block.named_parameters(recurse=False):
+        second.register_parameter(name, param)
+    second.complete()
+    return second
 
 
 def train(run):
@@ -54,15 +79,17 @@ def train(run):
     is_single = issubclass(kind, schedules.PipelineScheduleSingle)
     nodes = {int(name): node for name, node in model.stages.named_children()}
     count = ranks * len(nodes)
-    modules = {number: Stage(node) for number, node in nodes.items()}
+    uses_again = run.workload.second_use is not None
+    modules = {number: Stage(node, uses_again) for number, node in nodes.items()}
     stages = [
         PipelineStage(averaged(module, run, mesh["dp"]), number, count, torch.device("cpu"), group=mesh.get_group("pp"))
         for number, module in modules.items()
     ]
 
-    def loss(output, _target):
-        # The ranks of one pipeline do not average their gradients, so the loss is divided by the number of these ranks.
-        loss = output.sum() * model.scale / ranks
+    def loss(output, target):
+        # The target of each row is the column of its microbatch. The ranks of one pipeline do not average their
+        # gradients, so the loss is divided by the number of these ranks.
+        loss = output.gather(1, target).sum() * model.scale / ranks
         return loss if settings["scale_grads"] else loss / run.accumulation_steps
 
     options = dict(loss_fn=loss, scale_grads=settings["scale_grads"])
@@ -71,12 +98,12 @@ def train(run):
     facts = dict(stages=", ".join(str(number) for number in modules))
     run.watch(BaseEyes, [model], optimizer, wrapper=type(schedule).__name__, **facts)
 
-    # The coded loss needs no target, but the schedule requires one.
-    zeros = torch.zeros(run.accumulation_steps, 1)
-    start, target = [zeros] if 0 in nodes else [], zeros if count - 1 in nodes else None
+    numbers = torch.arange(run.accumulation_steps).repeat_interleave(ROWS)
+    start = [torch.zeros(len(numbers), run.accumulation_steps)] if 0 in nodes else []
+    target = numbers[:, None] if count - 1 in nodes else None
     for _ in run.steps():
         hand_out(run.batch(), modules.values())
-        schedule.step(*start, target=target, microbatch=torch.arange(run.accumulation_steps))
+        schedule.step(*start, target=target, microbatch=numbers)
         with run.update():
             optimizer.step()
             optimizer.zero_grad()
