@@ -56,7 +56,7 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
         return None;
     }
     let is_own = |it: &Deviation| {
-        matches!(it.pattern, Pattern::NotAveraged | Pattern::NotSummed | Pattern::WithinReplica(_))
+        matches!(it.pattern, Pattern::NotAveraged | Pattern::NotSummed | Pattern::WithinReplica(..))
     };
     let averages = observed.script.remarks.values().any(|it| it.averages);
     if averages && deviations.iter().all(is_own) {

@@ -375,3 +375,20 @@ fn gradients_of_ones_own_replica_alone_are_not_averaged_over_the_replicas() {
         assert!(report.findings[0].message.contains(text), "{}", report.findings[0].message);
     }
 }
+
+#[test]
+fn microbatches_that_are_not_averaged_over_the_replicas_are_named() {
+    let replicated =
+        SpecRequest { engine: Some(Engine::Fsdp2), replicas: Some(2), ..request(4, 3, &[]) };
+    let mut simulation = Simulation::new(replicated, Cut::Replicated);
+    simulation.weight = Box::new(|at, right| match at.source {
+        (step, rank, microbatch) if step == at.step && microbatch < 2 => {
+            if at.owner / 2 == rank / 2 { 2.0 * right } else { 0.0 }
+        }
+        _ => right,
+    });
+    let report = simulation.report();
+    assert_eq!(codes(&report), ["ZP104"], "{:#?}", report.findings);
+    let message = &report.findings[0].message;
+    assert!(message.starts_with("gradients of microbatches 0 and 1 were"), "{message}");
+}

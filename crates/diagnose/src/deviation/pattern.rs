@@ -23,8 +23,9 @@ pub enum Pattern {
     /// Every gradient has weight 1 on its own rank and 0 on all others: the gradients were divided by `W` but not
     /// summed.
     NotSummed,
-    /// Every gradient has this weight on the ranks of its own replica and 0 on the ranks of other replicas.
-    WithinReplica(f64),
+    /// The gradients of the listed microbatches have this weight on the ranks of their own replica and 0 on the ranks of
+    /// other replicas; the other microbatches are right.
+    WithinReplica(f64, Vec<usize>),
     /// The listed gradients, as (rank, microbatch), are missing, and the others are right.
     Missing(Vec<(usize, usize)>),
     /// The listed gradients, as (rank, microbatch), were counted several times, and the others are right.

@@ -125,18 +125,6 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     if replicas > 1 && owners.clone().any(alone) {
         return Some(Pattern::NotSummed);
     }
-    // The weight is that of an average within the replica, of an average over all ranks, or of a sum.
-    let within = |owner: usize| {
-        let replicas = Some(spec.replicas()).filter(|it| *it > 1)?;
-        let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
-        let weights = [replicas, world, 1].map(|weight| weight as f64).into_iter();
-        let mut fitting =
-            weights.filter(|weight| all(&|rank, _| if is_beside(rank) { *weight } else { 0.0 }));
-        fitting.next()
-    };
-    if let Some(weight) = owners.clone().find_map(within) {
-        return Some(Pattern::WithinReplica(weight));
-    }
     // Only whole microbatches count: a single rank's wrong gradient is another slip.
     let microbatch_is = |microbatch: usize, expected: &dyn Fn(usize) -> f64| {
         let mut of_it = gradients.iter().filter(|&&(_, m, _)| m == microbatch);
@@ -148,6 +136,21 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
     };
     if let Some(microbatches) = owners.clone().find_map(unreduced) {
         return Some(Pattern::PartlyAveraged(microbatches));
+    }
+    // The weight is that of an average within the replica, of an average over all ranks, or of a sum.
+    let within = |owner: usize| {
+        let replicas = Some(spec.replicas()).filter(|it| *it > 1)?;
+        let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
+        let wrong: Vec<usize> = (0..=boundary).filter(|&m| !microbatch_is(m, &|_| 1.0)).collect();
+        let weights = [replicas, world, 1].map(|weight| weight as f64).into_iter();
+        let mut fitting = weights.filter(|weight| {
+            let own = |rank: usize| if is_beside(rank) { *weight } else { 0.0 };
+            wrong.iter().all(|&m| microbatch_is(m, &own))
+        });
+        Some(Pattern::WithinReplica(fitting.next()?, wrong.clone()))
+    };
+    if let Some(within) = owners.clone().find_map(within) {
+        return Some(within);
     }
     let sources = |wanted: &dyn Fn(f64) -> bool| {
         let wanted = gradients.iter().filter(|(_, _, weight)| wanted(*weight));

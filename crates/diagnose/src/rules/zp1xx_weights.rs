@@ -77,7 +77,7 @@ fn code(pattern: &Pattern) -> RuleCode {
         Pattern::NotAveraged
         | Pattern::PartlyAveraged(_)
         | Pattern::NotSummed
-        | Pattern::WithinReplica(_) => "ZP104",
+        | Pattern::WithinReplica(..) => "ZP104",
         Pattern::PartlyScaled(..)
         | Pattern::Scaled(_)
         | Pattern::ByMicrobatch(_)
@@ -148,7 +148,9 @@ pub(super) fn scope(case: &Case<'_>, deviation: &Deviation) -> Scope {
     };
     let gradients = match &deviation.pattern {
         Pattern::BoundaryLeak => of_every_rank(&[spec.gradient_accumulation_steps - 1]),
-        Pattern::PartlyAveraged(microbatches) => of_every_rank(microbatches),
+        Pattern::PartlyAveraged(microbatches) | Pattern::WithinReplica(_, microbatches) => {
+            of_every_rank(microbatches)
+        }
         Pattern::Missing(sources)
         | Pattern::Repeated(sources)
         | Pattern::PartlyScaled(sources, _) => sources.iter().copied().collect(),
@@ -229,14 +231,18 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                 .to_owned(),
             vec![],
         ),
-        Pattern::WithinReplica(weight) => (
-            format!(
-                "gradients were not averaged over the replicas: each optimizer got those of its own replica, with weight {}, \
-                 and those of no other replica",
-                weight_text(*weight),
-            ),
-            vec![],
-        ),
+        Pattern::WithinReplica(weight, microbatches) => {
+            let is_all = microbatches.len() == spec.gradient_accumulation_steps;
+            let which = if is_all { String::new() } else { format!(" of {}", counted("microbatch", microbatches)) };
+            (
+                format!(
+                    "gradients{which} were not averaged over the replicas: each optimizer got those of its own replica, with \
+                     weight {}, and those of no other replica",
+                    weight_text(*weight),
+                ),
+                vec![],
+            )
+        }
         Pattern::Scaled(factor) => {
             let slips = likely(case, deviation, *factor);
             let message =
