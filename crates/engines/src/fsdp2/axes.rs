@@ -49,6 +49,7 @@ pub(super) fn axes() -> Axes {
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
             choices(&[("GradScaler", "--loss-scale dynamic")]),
             choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
+            choices(&[("CPU offload", "--offload cpu")]),
             clipping(),
         ],
         partners: choices(&[

@@ -38,6 +38,10 @@ class Eyes(BaseEyes):
         copies = {number: getattr(shard, "_unsharded_param", None) for number, shard in self.shards.items()}
         return {id(copy): number for number, copy in copies.items() if copy is not None}
 
+    def is_sharded(self, model):
+        # The model has unsharded parameters if FSDP2 has not sharded them again, but the optimizer has the shards.
+        return True
+
     def gathers_for_forward(self):
         return True
 

@@ -4,11 +4,11 @@ import torch
 import torch.distributed as dist
 
 try:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 except ImportError:
     try:
         # Older releases of torch have `fully_shard` in this module.
-        from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed._composable.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
     except ImportError as error:
         raise ImportError("torch %s has no FSDP2: %s" % (torch.__version__, error)) from None
 from torch.distributed import checkpoint
@@ -64,8 +64,10 @@ def set_up(run, mesh):
         mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]),
         reshard_after_forward=settings["reshard_after_forward"],
     )
+    if spec["offload"] == "cpu":
+        options.update(offload_policy=CPUOffloadPolicy(pin_memory=run.device.type != "cpu"))
     if settings["shard_dimension"] == 1:
-        options.update(shard_placement_fn=by_columns)
+        options.update(shard_placement_fn=by_columns(mesh["shard"].size() if mesh.ndim > 1 else mesh.size()))
     # Each block gets a separate parameter group, and all other parameters share one group.
     blocks = [block for block in getattr(model, "layers", model).children() if any(True for _ in block.parameters())]
     modules = [*blocks, model]
@@ -120,10 +122,10 @@ def sharded_dimensions(settings):
     return ("replicate", "shard") if has_replicas else ("shard",)
 
 
-def by_columns(parameter):
-    """The placement of a matrix with at least as many columns as rows: sharded along dimension 1. `None`, for the
-    default, for other parameters."""
-    return Shard(1) if parameter.dim() == 2 and parameter.shape[1] >= parameter.shape[0] else None
+def by_columns(shards):
+    """A function for the placement of a parameter: a matrix is sharded along dimension 1, where FSDP2 requires a column
+    for each of the `shards`. The default, `None`, is for other parameters."""
+    return lambda parameter: Shard(1) if parameter.dim() == 2 and parameter.shape[1] >= shards else None
 
 
 def average_in_hooks(modules, replicas):

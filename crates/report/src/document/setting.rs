@@ -174,7 +174,8 @@ fn settings(spec: &RunSpec) -> Vec<String> {
         return settings;
     }
     if spec.offload == Offload::Cpu {
-        settings.push("optimizer offloaded to the CPU".to_owned());
+        let what = if spec.fsdp2().is_some() { "parameters" } else { "optimizer" };
+        settings.push(format!("{what} offloaded to the CPU"));
     }
     if spec.gradient_clipping > 0.0 {
         settings.push(format!("gradient clipped to {}", weight_text(spec.gradient_clipping)));

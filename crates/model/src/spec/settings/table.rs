@@ -23,6 +23,9 @@ use crate::spec::{
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
 const WITH_LOSS_SCALE: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
 
+/// The engines that can keep the state of the optimizer in the host's memory.
+const OFFLOADING: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2];
+
 /// The engines FSDP1 and FSDP2, PyTorch's fully sharded data parallelism.
 const FSDP: &[Engine] = &[Engine::Fsdp1, Engine::Fsdp2];
 
@@ -247,9 +250,9 @@ settings! {
         said: |spec| spec.allgather_bucket_size(),
     }
 
-    /// Place of the optimizer states
+    /// Place of the optimizer states; with FSDP2 also of the parameters and gradients
     "--offload" offload: Option<Offload> = |_| Offload::None, {
-        heading: "ZeRO", engines: ZERO, harmless: |offload| *offload == Offload::None,
+        heading: "Engine", engines: OFFLOADING, harmless: |offload| *offload == Offload::None,
         key: ConfigKey::At("zero_optimization.offload_optimizer.device"),
         said: |spec| Some(spec.offload),
     }
