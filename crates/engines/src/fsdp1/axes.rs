@@ -44,6 +44,7 @@ pub(super) fn axes() -> Axes {
             choices(&[low]),
             choices(&[("state dict", "--assign-state-dict true")]),
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
+            choices(&[("resumed", "--resume-before 1 --optimizer adamw")]),
             clipping(),
         ],
         partners: choices(&[

@@ -23,7 +23,7 @@ class Eyes(BaseEyes):
         """`places` has a module, a name and a number of a parameter for each parameter of each module."""
         super().__init__(objects)
         self.handles = [unit._handle for unit in objects if unit._handle is not None]
-        self.numbers = {(id(module), name): number for module, name, number in places}
+        self.number_at = {(id(module), name): number for module, name, number in places}
 
     def describe(self):
         handles = self.handles[:1]
@@ -76,7 +76,7 @@ class Eyes(BaseEyes):
 
     def _numbers(self, flat):
         """The numbers of the parameters in a flat parameter, in its order."""
-        return [self.numbers[id(info.module), info.param_name] for info in flat._param_infos]
+        return [self.number_at[id(info.module), info.param_name] for info in flat._param_infos]
 
 
 def gathered(handle):

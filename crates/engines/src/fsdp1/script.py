@@ -2,10 +2,19 @@
 
 import contextlib
 import functools
+import os
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
 
 from zprobe_rank.channel import DTYPES
 from zprobe_rank.engines.fsdp1.eyes import Eyes
@@ -22,6 +31,27 @@ STRATEGIES = {
 
 def train(run):
     """Trains fp32 parameters in flat parameters, with computation in the run's dtype."""
+    every_microbatch = run.spec["fsdp1"]["reduce_every_microbatch"]
+    root, optimizer = set_up(run)
+    for _ in run.steps():
+        if run.resumes():
+            with run.checkpoint() as folder:
+                save(folder, root, optimizer)
+                root, optimizer = set_up(run)
+                load(folder, root, optimizer)
+        for microbatch in run.microbatches():
+            for part in microbatch:
+                with contextlib.nullcontext() if part.is_last or every_microbatch else root.no_sync():
+                    (part.loss(root) / run.accumulation_steps).backward()
+        with run.update() as update:
+            if update.limit > 0:
+                update.norm = whole(root.clip_grad_norm_(update.limit))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def set_up(run):
+    """A new sharded model and a new optimizer."""
     spec, settings = run.spec, run.spec["fsdp1"]
     model = run.build(torch.float32)
     # With `use_orig_params`, the parameters outlive the wrapping and lose their shapes.
@@ -46,20 +76,31 @@ def train(run):
     optimizer = run.optimizer_class(
         groups if settings["use_orig_params"] else root.parameters(), **run.optimizer_settings
     )
-    every_microbatch = settings["reduce_every_microbatch"]
-    units = FullyShardedDataParallel.fsdp_modules(root)
-    run.watch(functools.partial(Eyes, places=run.places), units, optimizer, accumulates=not every_microbatch)
+    units, accumulates = FullyShardedDataParallel.fsdp_modules(root), not settings["reduce_every_microbatch"]
+    run.watch(functools.partial(Eyes, places=run.places), units, optimizer, accumulates=accumulates)
+    return root, optimizer
 
-    for _ in run.steps():
-        for microbatch in run.microbatches():
-            for part in microbatch:
-                with contextlib.nullcontext() if part.is_last or every_microbatch else root.no_sync():
-                    (part.loss(root) / run.accumulation_steps).backward()
-        with run.update() as update:
-            if update.limit > 0:
-                update.norm = whole(root.clip_grad_norm_(update.limit))
-            optimizer.step()
-            optimizer.zero_grad()
+
+def save(folder, root, optimizer):
+    """Saves a checkpoint with whole parameters and the optimizer's state of whole parameters, on the first rank."""
+    # On CPU ranks with `use_orig_params`, the default `offload_to_cpu=True` leaves all kinds of an optimizer's state in
+    # one buffer, so that the checkpoint has the last kind in place of all others (torch 2.15.0 and older).
+    optimizer_config = FullOptimStateDictConfig(offload_to_cpu=False)
+    full = StateDictType.FULL_STATE_DICT
+    with FullyShardedDataParallel.state_dict_type(root, full, FullStateDictConfig(), optimizer_config):
+        state = dict(model=root.state_dict(), optimizer=FullyShardedDataParallel.optim_state_dict(root, optimizer))
+    if dist.get_rank() == 0:
+        torch.save(state, os.path.join(folder, "checkpoint.pt"))
+    dist.barrier()
+
+
+def load(folder, root, optimizer):
+    """Loads the checkpoint into each rank's shards."""
+    state = torch.load(os.path.join(folder, "checkpoint.pt"), map_location="cpu")
+    root.load_state_dict(state["model"])
+    optimizer.load_state_dict(
+        FullyShardedDataParallel.optim_state_dict_to_load(root, optimizer, state["optimizer"])
+    )
 
 
 def with_wrapped_blocks(model, options):

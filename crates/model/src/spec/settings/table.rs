@@ -30,7 +30,8 @@ const OFFLOADING: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2
 const FSDP: &[Engine] = &[Engine::Fsdp1, Engine::Fsdp2];
 
 /// The engines whose scripts save and load checkpoints.
-const RESUMED: &[Engine] = &[Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2, Engine::ZeroRedundancy];
+const RESUMED: &[Engine] =
+    &[Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp1, Engine::Fsdp2, Engine::ZeroRedundancy];
 
 /// Each of the following lists has a single engine.
 const NATIVE: &[Engine] = &[Engine::Native];
