@@ -84,6 +84,7 @@ rows! {
     "transformers-mean-of-means",
     "transformers-tokens-of-the-own-rank",
     "transformers-window-over-the-epoch",
+    "unfused-norm-without-experts",
     "unmanaged-counts-again",
     "wrong-optimizer",
     "zero-ranks-in-another-order",
