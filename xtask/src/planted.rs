@@ -94,7 +94,7 @@ struct Finding {
     message: String,
 }
 
-/// How far a standard suite is run.
+/// The part of a standard suite that is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// Up to the first failed probe.
