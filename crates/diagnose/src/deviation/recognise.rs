@@ -142,12 +142,13 @@ fn pattern(observed: &Observed<'_>, decoded: &Decoded, entry: &Contribution) -> 
         let replicas = Some(spec.replicas()).filter(|it| *it > 1)?;
         let is_beside = |rank| spec.replica(rank) == spec.replica(owner);
         let wrong: Vec<usize> = (0..=boundary).filter(|&m| !microbatch_is(m, &|_| 1.0)).collect();
-        let weights = [replicas, world, 1].map(|weight| weight as f64).into_iter();
-        let mut fitting = weights.filter(|weight| {
-            let own = |rank: usize| if is_beside(rank) { *weight } else { 0.0 };
+        let is_own = |weight: f64| {
+            let own = |rank: usize| if is_beside(rank) { weight } else { 0.0 };
             wrong.iter().all(|&m| microbatch_is(m, &own))
-        });
-        Some(Pattern::WithinReplica(fitting.next()?, wrong.clone()))
+        };
+        let weights = [replicas, world, 1].map(|weight| weight as f64);
+        let weight = weights.into_iter().find(|it| is_own(*it))?;
+        Some(Pattern::WithinReplica(weight, wrong))
     };
     if let Some(within) = owners.clone().find_map(within) {
         return Some(within);
