@@ -3,7 +3,7 @@
 
 pub mod step;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use pep440_rs::Version;
@@ -12,6 +12,7 @@ use zprobe_lab::bisect::{self, BisectEnd, BisectTask, FindingSignature, GitSourc
 use zprobe_lab::console;
 use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded::diagnosis;
+use zprobe_lab::runs::find;
 use zprobe_lab::secrets;
 use zprobe_model::spec::{Device, RunSpec, SpecRequest};
 use zprobe_report::{Exit, Form, Report};
@@ -34,9 +35,10 @@ pub struct BisectArgs {
     #[command(subcommand)]
     step: Option<Step>,
 
-    /// Directory of a recorded run that shows the finding
+    /// Recorded run that shows the finding: its directory, the beginning of its name, latest or latest~N
     ///
-    /// Without a directory, the settings of a run, such as --engine, make the run.
+    /// `zprobe list runs` lists the names. Without a run, the settings of a run, such as --engine, make the run.
+    #[arg(value_name = "RUN")]
     run_dir: Option<PathBuf>,
 
     /// Package whose releases are bisected, for example deepspeed
@@ -126,7 +128,8 @@ impl BisectArgs {
     fn task(&self) -> Result<BisectTask> {
         let package = self.package.clone().context("--package is missing")?;
         let good = BisectEnd::from(self.good.as_deref().context("--good is missing")?);
-        let recorded = self.run_dir.as_deref().map(diagnosis).transpose()?;
+        let found = self.run_dir.as_deref().map(|run| find(Path::new(""), Some(run)));
+        let recorded = found.transpose()?.map(|run_dir| diagnosis(&run_dir)).transpose()?;
         let report = recorded.as_ref().map(|(report, _)| report);
         let spec = match report {
             Some(report) => report.run.spec.clone(),

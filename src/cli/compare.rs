@@ -1,13 +1,14 @@
 //! `zprobe compare`: compares two runs.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use zprobe_lab::compare::render::render;
 use zprobe_lab::compare::{Comparison, Side, made};
 use zprobe_lab::console;
 use zprobe_lab::order::Order;
+use zprobe_lab::runs::find;
 use zprobe_lab::store;
 use zprobe_report::{Exit, Form};
 
@@ -32,7 +33,8 @@ const EXIT_CODES: [&str; 5] = [
     after_long_help = Exit::help(EXIT_CODES)
 )]
 pub struct CompareArgs {
-    /// Two run directories, or the report.json files of two runs
+    /// Two recorded runs: each a directory, a report.json, the beginning of a name (`zprobe list runs`), latest or
+    /// latest~N
     #[arg(value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["a", "b"])]
     runs: Vec<PathBuf>,
 
@@ -67,8 +69,11 @@ pub struct CompareArgs {
 }
 
 pub fn main(args: &CompareArgs) -> Result<Exit> {
+    let here = Path::new("");
     let (a, b) = match (args.runs.as_slice(), &args.a, &args.b) {
-        ([a, b], None, None) => (Side::recorded(a)?, Side::recorded(b)?),
+        ([a, b], None, None) => {
+            (Side::recorded(&find(here, Some(a))?)?, Side::recorded(&find(here, Some(b))?)?)
+        }
         ([], Some(a), Some(b)) => {
             // The flags of both runs are parsed before the first run starts.
             let (one, two) = (order("--a", a, &args.both)?, order("--b", b, &args.both)?);
@@ -76,7 +81,7 @@ pub fn main(args: &CompareArgs) -> Result<Exit> {
             made((a, &one), (b, &two), &out)?
         }
         _ => bail!(
-            "nothing to compare: give two run directories, or --a and --b with the flags of two runs"
+            "nothing to compare: give two recorded runs (`zprobe compare latest~1 latest`), or --a and --b with the flags of two runs"
         ),
     };
     let comparison = Comparison::new(&a, &b);

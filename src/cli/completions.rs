@@ -12,7 +12,9 @@ use clap_complete::env::Shells;
 use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, PathCompleter, Shell};
 use zprobe_lab::check::probe;
 use zprobe_lab::console;
+use zprobe_lab::runs::{LATEST, command};
 use zprobe_lab::store;
+use zprobe_model::visible as characters;
 use zprobe_report::Exit;
 use zprobe_zoo::registry;
 
@@ -86,11 +88,15 @@ const KNOWN: [(&str, &str, Values, bool); 8] = [
     ("run", "minimise", rules, false),
 ];
 
-/// Adds to the command's arguments the values in `KNOWN`.
+/// Adds to the command's arguments the values in `KNOWN`. The arguments stay in their order, which decides about the
+/// places of positional ones.
 fn with_values(command: Command) -> Command {
     KNOWN.iter().fold(command, |command, &(name, id, values, or_path)| {
         command.mut_subcommand(name, |sub| {
-            sub.mut_arg(id, |arg: Arg| {
+            sub.mut_args(|arg: Arg| {
+                if arg.get_id() != id {
+                    return arg;
+                }
                 arg.add(ArgValueCompleter::new(move |given: &OsStr| {
                     beginning(given, values(), or_path)
                 }))
@@ -142,13 +148,18 @@ fn probes() -> Vec<(String, String)> {
     probes.into_iter().map(|probe| (probe.name, probe.description)).collect()
 }
 
-/// The recorded runs, the newest first, without those whose paths would need quoting in a shell.
+/// The names of the recorded runs, the newest first, each with its command, and `latest`. Names that would need quoting
+/// in a shell are left out.
 fn runs() -> Vec<(String, String)> {
-    let runs = store::recorded(Path::new("")).unwrap_or_default();
-    let names = runs.iter().filter_map(|run| run.path.to_str());
+    let runs = store::everywhere(Path::new("")).unwrap_or_default();
     let is_plain =
-        |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-    names.filter(is_plain).map(|name| (name.to_owned(), String::new())).collect()
+        |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    let named = runs.iter().filter(|run| is_plain(&run.name)).map(|run| {
+        let command = command(&run.path).unwrap_or_default();
+        (run.name.clone(), characters::text(&command).into_owned())
+    });
+    let latest = runs.first().map(|_| (LATEST.to_owned(), "the newest run".to_owned()));
+    named.chain(latest).collect()
 }
 
 #[cfg(test)]

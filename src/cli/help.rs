@@ -84,7 +84,7 @@ const SCREENS: [Screen; 19] = [
         command: "compare",
         first: &["runs", "a", "b"],
         examples: [
-            "zprobe compare .zprobe/runs/A .zprobe/runs/B",
+            "zprobe compare latest~1 latest",
             "zprobe compare --a \"--stage 1\" --b \"--stage 2\"",
         ],
     },
@@ -105,7 +105,7 @@ const SCREENS: [Screen; 19] = [
         command: "bisect",
         first: &["run_dir", "package", "good", "bad", "fixed"],
         examples: [
-            "zprobe bisect .zprobe/runs/A --package deepspeed --good 0.18.4",
+            "zprobe bisect latest --package deepspeed --good 0.18.4",
             "zprobe bisect --engine deepspeed --package deepspeed --good 0.18.4 --bad 0.18.9",
         ],
     },
@@ -147,7 +147,7 @@ const SCREENS: [Screen; 19] = [
     },
     Screen {
         command: "clean",
-        first: &["older_than", "keep", "max_size", "dry_run"],
+        first: &["older_than", "keep", "max_size", "environments", "dry_run"],
         examples: ["zprobe clean --older-than 7d", "zprobe clean --keep 10 --dry-run"],
     },
     Screen {

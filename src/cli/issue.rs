@@ -17,7 +17,7 @@ use zprobe_lab::console::{plain, print, say};
 use zprobe_lab::doctor::PythonFacts;
 use zprobe_lab::limits::{examine, machine};
 use zprobe_lab::recorded::diagnosis;
-use zprobe_lab::store::newest;
+use zprobe_lab::runs::find;
 use zprobe_model::spec::Device;
 use zprobe_model::spec::settings::size;
 use zprobe_model::trace::trace_dirs;
@@ -34,7 +34,8 @@ const READ_FIRST: &str = "warning: the issue has your logs, messages and setting
 /// The arguments of `zprobe issue`.
 #[derive(clap::Args)]
 pub struct IssueArgs {
-    /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
+    /// Recorded run: its directory, the beginning of its name (`zprobe list runs`), latest or latest~N [default: latest]
+    #[arg(value_name = "RUN")]
     run_dir: Option<PathBuf>,
 
     /// Project whose bug report template is filled in [default: pytorch for ddp and fsdp2, deepspeed for deepspeed,
@@ -91,7 +92,7 @@ pub struct IssueArgs {
 }
 
 pub fn main(args: &IssueArgs) -> Result<Exit> {
-    let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
+    let run_dir = find(Path::new(""), args.run_dir.as_deref())?;
     let (report, _) = diagnosis(&run_dir)?;
     if let Some(reason) = pointless(&report).filter(|_| !args.force) {
         bail!("no bug report is written: {reason} (--force writes one anyway)");

@@ -1,16 +1,19 @@
-//! `zprobe list`: lists the probes, known bugs, rules, faults, engines or shapes.
+//! `zprobe list`: lists the recorded runs, probes, known bugs, rules, faults, engines or shapes.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
+use bytesize::ByteSize;
 use clap::ValueEnum;
 use zprobe_diagnose::rule::Rule;
 use zprobe_diagnose::rules::RULES;
 use zprobe_lab::check::probe;
-use zprobe_lab::console::{self, Verbosity};
+use zprobe_lab::console::{self, Verbosity, terminal_columns};
 use zprobe_lab::limits::examine;
-use zprobe_lab::table::{CUT, in_columns};
+use zprobe_lab::runs::{ListedRun, ago};
+use zprobe_lab::store;
+use zprobe_lab::table::{CUT, cut, in_columns};
 use zprobe_model::spec::{Engine, Fault, Shape};
 use zprobe_model::visible;
 use zprobe_report::document::first_sentence;
@@ -27,8 +30,8 @@ const TRY_LIMIT: Duration = Duration::from_secs(120);
 /// The arguments of `zprobe list`.
 #[derive(clap::Args)]
 pub struct ListArgs {
-    /// Kind of things to list
-    what: What,
+    /// Kind of things to list; without it, the kinds
+    what: Option<What>,
 
     /// Form of the listing on standard output
     #[arg(
@@ -59,11 +62,13 @@ enum What {
     Engines,
     /// Shapes for --shape
     Shapes,
+    /// Recorded runs, for `zprobe show`, `compare` and `issue`
+    Runs,
 }
 
 pub fn main(args: &ListArgs) -> Result<Exit> {
     ensure!(
-        args.python.is_none() || matches!(args.what, What::Engines),
+        args.python.is_none() || matches!(args.what, Some(What::Engines)),
         "--python works only with `zprobe list engines`",
     );
     if let Some(python) = &args.python {
@@ -74,7 +79,11 @@ pub fn main(args: &ListArgs) -> Result<Exit> {
         console::print(&tried(python))?;
         return Ok(Exit::Clean);
     }
-    let entries = match args.what {
+    let Some(what) = args.what else {
+        return kinds(args.output_format);
+    };
+    let entries = match what {
+        What::Runs => return runs(args.output_format),
         What::Rules => RULES.iter().map(Entry::of_rule).collect(),
         What::Faults => values::<Fault>(),
         What::Shapes => Shape::ALL.iter().map(|it| Entry::new(it.name(), it.describe())).collect(),
@@ -90,21 +99,69 @@ pub fn main(args: &ListArgs) -> Result<Exit> {
             registry::rows().iter().map(|row| Entry::new(&row.name, row.title.as_str())).collect()
         }
     };
-    match args.output_format {
-        Form::Json => console::print(&visible::json(&entries)?)?,
-        _ => {
-            let names = entries.iter().map(|it| (it.name.as_str(), it.description.as_str()));
-            let text = in_columns(names, Verbosity::get().verbose);
-            console::print(&text)?;
-            if text.contains(CUT) {
-                let page = match args.what {
-                    What::Probes => "",
-                    _ => "; zprobe explain NAME has the details",
-                };
-                console::say(format!("-v shows whole lines{page}"));
-            }
+    if print(&entries, args.output_format)? {
+        let page = match what {
+            What::Probes => "",
+            _ => "; zprobe explain NAME has the details",
+        };
+        console::say(format!("-v shows whole lines{page}"));
+    }
+    Ok(Exit::Clean)
+}
+
+/// Prints a listing; true if lines of it are cut.
+fn print(entries: &[Entry], form: Form) -> Result<bool> {
+    if form == Form::Json {
+        console::print(&visible::json(&entries)?)?;
+        return Ok(false);
+    }
+    let names = entries.iter().map(|it| (it.name.as_str(), it.description.as_str()));
+    let text = in_columns(names, Verbosity::get().verbose);
+    console::print(&text)?;
+    Ok(text.contains(CUT))
+}
+
+/// Lists the kinds of things that can be listed.
+fn kinds(form: Form) -> Result<Exit> {
+    print(&values::<What>(), form)?;
+    console::say("zprobe list KIND lists them, for example `zprobe list runs`");
+    Ok(Exit::Clean)
+}
+
+/// The number of runs that are listed on a terminal without `--verbose`, so that the list fits on it.
+const MOST_RUNS: usize = 10;
+
+/// Lists the recorded runs, the newest first.
+fn runs(form: Form) -> Result<Exit> {
+    let recorded = store::everywhere(Path::new(""))?;
+    if form == Form::Json {
+        let all: Vec<ListedRun> = recorded.iter().map(ListedRun::of).collect();
+        console::print(&visible::json(&all)?)?;
+        return Ok(Exit::Clean);
+    }
+    let is_whole = Verbosity::get().verbose;
+    let columns = terminal_columns().filter(|_| !is_whole);
+    let shown = if columns.is_some() { MOST_RUNS } else { recorded.len() };
+    let now = SystemTime::now();
+    let mut text = String::new();
+    for it in recorded.iter().take(shown) {
+        let run = ListedRun::of(it);
+        let size = ByteSize(run.bytes).display().si().to_string();
+        let engine = run.engine.map(|engine| engine.name().to_owned());
+        let facts = [Some(run.verdict()), engine, Some(size), Some(ago(it.written, now))];
+        let facts = facts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let command = run.command.as_deref().unwrap_or("(the command is not known)");
+        for line in [format!("{}  {facts}", run.name), format!("    {command}")] {
+            text += &columns.map_or(line.clone(), |columns| cut(&line, columns));
+            text.push('\n');
         }
     }
+    console::plain(&text)?;
+    console::say(match recorded.len() {
+        0 => "no run is recorded here, in .zprobe; `zprobe run` and `zprobe exec` record runs".to_owned(),
+        all if all > shown => format!("{shown} of {all} runs; -v shows all"),
+        _ => "zprobe show NAME shows the report; the beginning of a name suffices, and latest is the first one".to_owned(),
+    });
     Ok(Exit::Clean)
 }
 

@@ -75,7 +75,7 @@ enum Command {
     Issue(issue::IssueArgs),
     /// Explain a rule, a known bug, a setting, an exit code
     Explain(explain::ExplainArgs),
-    /// List rules, known bugs, probes, faults, engines or shapes
+    /// List recorded runs, rules, known bugs, probes, faults, …
     List(list::ListArgs),
     /// Reproduce known bugs on the releases that have them
     Zoo(zoo::ZooArgs),
@@ -86,7 +86,7 @@ enum Command {
     Worker(worker::WorkerArgs),
     /// Find the first bad release, or the first good one
     Bisect(Box<bisect::BisectArgs>),
-    /// Remove recorded runs that are too old, too many or too large
+    /// Remove runs and environments that are old, many or large
     Clean(clean::CleanArgs),
     /// Show which engines this machine can run, and why not the others
     Doctor(doctor::DoctorArgs),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use zprobe_lab::recorded::diagnosis;
-use zprobe_lab::store::newest;
+use zprobe_lab::runs::find;
 use zprobe_report::Exit;
 
 use super::output::{Hints, Output};
@@ -12,7 +12,8 @@ use super::output::{Hints, Output};
 /// The arguments of `zprobe show`.
 #[derive(clap::Args)]
 pub struct ShowArgs {
-    /// Directory that `zprobe run` recorded [default: the newest under .zprobe/runs]
+    /// Recorded run: its directory, the beginning of its name (`zprobe list runs`), latest or latest~N [default: latest]
+    #[arg(value_name = "RUN")]
     run_dir: Option<PathBuf>,
 
     #[command(flatten)]
@@ -20,7 +21,7 @@ pub struct ShowArgs {
 }
 
 pub fn main(args: &ShowArgs) -> Result<Exit> {
-    let run_dir = args.run_dir.clone().map_or_else(|| newest(Path::new("")), Ok)?;
+    let run_dir = find(Path::new(""), args.run_dir.as_deref())?;
     let (report, trace) = diagnosis(&run_dir)?;
     args.output.hand_out(&report, &trace, &run_dir, &Hints::default())
 }

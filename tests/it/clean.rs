@@ -1,4 +1,4 @@
-//! Runs that zprobe leaves in the working directory, and their removal. The tests need no engine.
+//! Runs that zprobe leaves in the working directory, their names, and their removal. The tests need no engine.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -78,15 +78,22 @@ fn runs_go_by_age_number_and_size_and_a_dry_run_only_says_so() {
         place.age(name, days);
     }
     fs::write(place.0.path().join(".zprobe/runs/notes.txt"), "mine").unwrap();
-    let (code, _, stderr) = place.zprobe(&["clean"]);
-    assert_eq!(code, Some(2));
-    assert!(stderr.contains("--older-than") && stderr.contains("--max-size"), "{stderr}");
+    let (code, stdout, stderr) = place.zprobe(&["clean"]);
+    assert_eq!(code, Some(0));
+    assert!(stdout.starts_with("3 runs in .zprobe/runs, "), "{stdout}");
+    assert!(stderr.contains("nothing was removed: give a limit (--older-than 7d, "), "{stderr}");
 
     let (code, stdout, stderr) = place.zprobe(&["clean", "--older-than", "2d", "--dry-run"]);
     assert_eq!(code, Some(0));
     let listed: Vec<&str> = stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
     assert_eq!(listed, [".zprobe/runs/a", ".zprobe/runs/b"], "the oldest first");
-    assert!(stderr.starts_with("would remove 2 of 3 recorded runs in .zprobe/runs, "), "{stderr}");
+    for line in stdout.lines() {
+        assert!(line.contains("  crashed  zprobe run --rank-program ./dies "), "{line}");
+    }
+    assert!(
+        stderr.starts_with("would remove 2 of 3 runs and experiments in .zprobe, "),
+        "{stderr}"
+    );
     assert_eq!(place.runs(), ["a", "b", "c", "notes.txt"]);
     let json = ["clean", "--older-than", "2d", "--dry-run", "--output-format", "json"];
     let listed: serde_json::Value = serde_json::from_str(&place.zprobe(&json).1).unwrap();
@@ -95,9 +102,10 @@ fn runs_go_by_age_number_and_size_and_a_dry_run_only_says_so() {
         (&".zprobe/runs/a".into(), 2)
     );
     assert!(listed[1]["bytes"].as_u64().unwrap() > 0, "{listed}");
+    assert_eq!(listed[1]["verdicts"][0], "crashed", "{listed}");
 
     let (_, _, stderr) = place.zprobe(&["clean", "--older-than", "7d", "--keep", "5"]);
-    assert!(stderr.starts_with("removed 1 of 3 recorded runs in .zprobe/runs, "), "{stderr}");
+    assert!(stderr.starts_with("removed 1 of 3 runs and experiments in .zprobe, "), "{stderr}");
     assert_eq!(place.runs(), ["b", "c", "notes.txt"]);
     place.zprobe(&["clean", "--keep", "1", "--max-size", "1GB"]);
     assert_eq!(place.runs(), ["c", "notes.txt"]);
@@ -161,4 +169,108 @@ fn git_ignores_what_zprobe_leaves_and_old_runs_make_room_for_new_ones() {
     // Runs in another directory are not removed.
     place.run(&["--out", "elsewhere", "--keep-runs", "1"]);
     assert_eq!(place.runs().len(), 1);
+}
+
+#[test]
+fn runs_are_listed_with_the_typed_command_and_found_by_their_names() {
+    let place = Place::new();
+    let list = |format| place.zprobe(&["list", "runs", "--output-format", format]);
+    assert!(list("full").2.starts_with("no run is recorded here"), "{:?}", list("full"));
+    for (name, days) in [("20260101T000000Z-1", 2), ("20260102T000000Z-2", 1)] {
+        let token = "--rank-program=./dies --seed 7 -- --api-token=hunter2hunter2".split(' ');
+        let out = format!(".zprobe/runs/{name}");
+        let words: Vec<&str> = ["run", "--out", &out].into_iter().chain(token).collect();
+        place.zprobe(&words);
+        place.age(name, days);
+    }
+    let (code, stdout, _) = list("full");
+    assert_eq!(code, Some(0));
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert!(lines[0].starts_with("20260102T000000Z-2  crashed, native, "), "{stdout}");
+    assert!(lines[0].ends_with(" ago") && lines[2].starts_with("20260101T000000Z-1"), "{stdout}");
+    let typed =
+        "    zprobe run --out .zprobe/runs/20260102T000000Z-2 --rank-program=./dies --seed 7 -- ";
+    assert!(lines[1].starts_with(typed) && !stdout.contains("hunter2"), "{stdout}");
+    let listed: serde_json::Value = serde_json::from_str(&list("json").1).unwrap();
+    assert_eq!(
+        (&listed[1]["name"], &listed[1]["verdict"]),
+        (&"20260101T000000Z-1".into(), &"crashed".into())
+    );
+
+    let show =
+        |words: &[&str]| place.zprobe(&[&["show", "--output-format", "json"], words].concat());
+    let newest = show(&[]);
+    assert_eq!(newest.0, Some(3), "{}", newest.2);
+    for name in ["latest", "20260102", ".zprobe/runs/20260102T000000Z-2"] {
+        assert_eq!(show(&[name]), newest, "{name}");
+    }
+    for (name, said) in [
+        (
+            "2026",
+            "the names of 2 runs begin with this; type more of the name:\n  20260102T000000Z-2  zprobe run",
+        ),
+        ("latest~2", "only 2 runs are recorded here"),
+        ("nobody", "`zprobe list runs` lists the names"),
+    ] {
+        let (code, stdout, stderr) = show(&[name]);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{name}");
+        assert!(stderr.contains(said), "{name}: {stderr}");
+    }
+    let (code, stdout, stderr) = place.zprobe(&["compare", "latest~1", "latest"]);
+    assert!(code == Some(3) && stdout.contains("runs/20260101T000000Z-1"), "{stdout}{stderr}");
+    let (code, _, stderr) = place.zprobe(&["bisect", "step", "latest", "--engine", "native"]);
+    assert_eq!(code, Some(128), "{stderr}");
+    assert!(stderr.contains("at the next commit this would be another run"), "{stderr}");
+}
+
+#[test]
+fn the_failed_case_of_a_check_is_the_newest_run_and_the_check_is_removed_as_a_whole() {
+    let place = Place::new();
+    place.run(&["--out", ".zprobe/runs/old"]);
+    place.age("old", 1);
+    let case = ".zprobe/check/20260101T000000Z-7/native/stage1";
+    place.run(&["--out", case]);
+    let (code, stdout, stderr) = place.zprobe(&["show"]);
+    assert!(code == Some(3) && stdout.contains(case), "{stdout}{stderr}");
+    let (_, stdout, _) = place.zprobe(&["list", "runs"]);
+    assert!(stdout.starts_with("20260101T000000Z-7/native/stage1  crashed, native, "), "{stdout}");
+    let (_, stdout, stderr) = place.zprobe(&["clean", "--keep", "0"]);
+    assert!(stderr.starts_with("removed 2 of 2 runs and experiments in .zprobe, "), "{stderr}");
+    let removed: Vec<&str> = stdout.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(removed, [".zprobe/runs/old", ".zprobe/check/20260101T000000Z-7"]);
+    assert!(stdout.contains("  crashed  zprobe run --rank-program ./dies "), "{stdout}");
+    assert!(!place.0.path().join(".zprobe/check/20260101T000000Z-7").exists());
+}
+
+#[test]
+fn a_hostile_name_of_a_run_does_not_reach_the_terminal() {
+    let place = Place::new();
+    place.run(&["--out", ".zprobe/runs/plain"]);
+    let hostile = "20260101\u{1b}]0;owned\u{7}\u{1b}[2J\n::error::x";
+    let runs = place.0.path().join(".zprobe/runs");
+    fs::rename(runs.join("plain"), runs.join(hostile)).unwrap();
+    for words in [
+        &["list", "runs"][..],
+        &["list", "runs", "--output-format", "json"],
+        &["show", "latest"],
+        &["show", "--output-format", "full"],
+        &["show", "nobody"],
+        &["compare", "latest", "latest"],
+        &["issue", "--dry-run", "--force"],
+        &["issue", "--force"],
+        &["clean"],
+        &["clean", "--keep", "0", "--dry-run", "--output-format", "json"],
+        &["clean", "--keep", "0", "--dry-run"],
+        &["clean", "--keep", "0"],
+    ] {
+        let (_, stdout, stderr) = place.zprobe(words);
+        let hidden = |c: char| c.is_control() && c != '\n';
+        assert!(
+            !stdout.contains(hidden) && !stderr.contains(hidden),
+            "{words:?}\n{stdout}{stderr}"
+        );
+        let commands = |text: &str| text.lines().any(|line| line.starts_with("::"));
+        assert!(!commands(&stdout) && !commands(&stderr), "{words:?}\n{stdout}{stderr}");
+    }
+    assert_eq!(place.runs(), Vec::<String>::new());
 }

@@ -146,11 +146,11 @@ fn shells_complete_recorded_runs_with_the_newest_first_and_else_paths() {
         let written = fs::File::options().write(true).open(run.join("trace.jsonl")).unwrap();
         written.set_modified(now - std::time::Duration::from_secs(age)).unwrap();
     }
-    let runs = [".zprobe/runs/20260101T000000Z-1", ".zprobe/runs/20260102T000000Z-2"];
-    // Without the dot, fish offers no name that begins with a dot.
-    assert_eq!(offered("zprobe show .z", dir.path()), runs);
-    assert_eq!(offered_in("bash", "zprobe show ", dir.path()).unwrap()[..2], runs);
-    assert_eq!(offered("zprobe show .zprobe/runs/20260102", dir.path()), runs[1..]);
+    let runs = ["20260101T000000Z-1", "20260102T000000Z-2", "latest"];
+    assert_eq!(offered_in("bash", "zprobe show ", dir.path()).unwrap()[..3], runs);
+    assert_eq!(offered("zprobe show 20260102", dir.path()), runs[1..2]);
+    assert_eq!(offered("zprobe compare la", dir.path()), runs[2..]);
+    assert_eq!(offered("zprobe show .zprobe/ru", dir.path()), [".zprobe/runs"]);
     fs::create_dir(dir.path().join("elsewhere")).unwrap();
     assert_eq!(offered("zprobe show elsew", dir.path()), ["elsewhere"]);
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::order::Order;
 use super::runner::{cold, warn_of_survivors};
+use super::runs::typed;
 use super::store::claimed;
 use crate::console::say;
 use zprobe_launch::agents::{JobPart, Leader, LeaderRequest, Team};
@@ -132,7 +133,7 @@ fn take_part(
             LeaderRequest::Start { run, repeat, port } => {
                 let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
                 let led = LedRun { id: &run, dir: &dir, port };
-                match claimed(&dir, || make(&mut leader, led)) {
+                match claimed(&dir, &typed(), || make(&mut leader, led)) {
                     Ok(ended) => warn_of_survivors(&ended),
                     Err(error) => leader.tell_failed(format!("{error:#}")),
                 }

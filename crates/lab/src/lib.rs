@@ -39,6 +39,7 @@ pub mod recorded;
 mod repeat;
 pub mod run;
 mod runner;
+pub mod runs;
 mod scratch;
 pub mod secrets;
 pub mod store;

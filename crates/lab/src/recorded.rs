@@ -20,6 +20,9 @@ pub const REPORT_FILE: &str = "report.json";
 /// The name, in a run directory, of the result of a search for the smallest configuration.
 pub const MINIMISED_FILE: &str = "minimised.json";
 
+/// Largest size of [`REPORT_FILE`], in bytes.
+const MOST_REPORT: u64 = 1 << 30;
+
 /// Largest size of [`MINIMISED_FILE`], in bytes.
 const MOST_MINIMISED: u64 = 16 << 20;
 
@@ -52,8 +55,8 @@ pub fn write_new(path: &Path, text: &str) -> Result<()> {
 /// The report that a run has left in its directory.
 pub fn reported(run_dir: &Path) -> Result<Report> {
     let path = run_dir.join(REPORT_FILE);
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = run_dir::read_text(&path, MOST_REPORT)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
 }
 

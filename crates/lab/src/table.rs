@@ -71,6 +71,15 @@ pub fn in_columns<'a>(
     entries.into_iter().map(line).collect()
 }
 
+/// A line, cut with [`CUT`] if it is wider than this number of columns.
+pub fn cut(line: &str, columns: usize) -> String {
+    if line.chars().count() <= columns {
+        return line.to_owned();
+    }
+    let kept = line.chars().take(columns.saturating_sub(CUT.chars().count()));
+    kept.collect::<String>() + CUT
+}
+
 /// The words of a text with the indents `first` and `next`: in one line, or in lines no wider than the terminal if
 /// standard output is one.
 pub fn on_terminal(text: &str, first: &str, next: &str) -> String {

@@ -18,6 +18,7 @@ use super::queue::{NotStarted, Queue};
 use super::recorded::{report, reported};
 use super::repeat;
 use super::runner::Runner;
+use super::runs::typed;
 use super::store::{claimed, run_id};
 use crate::console::answer;
 use crate::environment::CACHE_VARIABLE;
@@ -33,6 +34,8 @@ pub const COMMAND: &str = "pool-worker";
 struct WorkerTask {
     run_id: String,
     dir: PathBuf,
+    /// The command that the user typed.
+    command: String,
     order: Order,
 }
 
@@ -73,7 +76,8 @@ impl Worker {
     pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
         self.was_stopped = false;
         let _ = fs::remove_dir_all(dir);
-        let task = WorkerTask { run_id: run_id(), dir: std::path::absolute(dir)?, order };
+        let (dir_of_task, command) = (std::path::absolute(dir)?, typed());
+        let task = WorkerTask { run_id: run_id(), dir: dir_of_task, command, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
         self.was_stopped = reply.stopped;
         if let Some(error) = reply.error {
@@ -164,8 +168,9 @@ struct WorkerState {
 
 impl WorkerState {
     /// Makes a run and leaves its report in its directory.
-    fn make(&mut self, WorkerTask { run_id, dir, order }: &WorkerTask, stop: &Stop) -> Result<()> {
-        claimed(dir, || {
+    fn make(&mut self, task: &WorkerTask, stop: &Stop) -> Result<()> {
+        let WorkerTask { run_id, dir, command, order } = task;
+        claimed(dir, command, || {
             let mut cold;
             let runner = match &order.ranks {
                 Ranks::Warm(python) => self.warm(order, python)?,

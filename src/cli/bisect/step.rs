@@ -1,14 +1,15 @@
 //! `zprobe bisect step`: makes one run for `git bisect run`, and judges the commit by the exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use zprobe_diagnose::rules;
 use zprobe_lab::bisect::{FindingSignature, SignatureMatch};
 use zprobe_lab::console::say;
 use zprobe_lab::order::{Order, Ranks};
 use zprobe_lab::recorded::diagnosis;
 use zprobe_lab::run::record;
+use zprobe_lab::runs::{LATEST, find};
 use zprobe_lab::store::{self, run_id};
 use zprobe_model::spec::SpecRequest;
 use zprobe_report::Exit;
@@ -26,8 +27,8 @@ pub const ABORT: Exit = Exit::OfCommand(128);
 /// The arguments of `zprobe bisect step`.
 #[derive(clap::Args)]
 pub struct BisectStepArgs {
-    /// Directory of a recorded run that shows the finding: a commit is bad if it shows the same rule with the same
-    /// weights [default: bad if it shows any finding, or the one of --code]
+    /// Recorded run that shows the finding (a directory, or the beginning of a name): a commit is bad if it shows the same rule with the same weights [default: bad if it shows any finding, or the one of --code]
+    #[arg(value_name = "RUN")]
     run_dir: Option<PathBuf>,
 
     /// Rule whose finding makes a commit bad
@@ -63,7 +64,16 @@ pub fn main(args: &BisectStepArgs) -> Result<Exit> {
             .with_context(|| format!("--code {code}: no such rule; see `zprobe list rules`"))
     });
     let code = code.transpose()?;
-    let recorded = args.run_dir.as_deref().map(diagnosis).transpose()?;
+    if let Some(run) = args.run_dir.as_ref().filter(|run| run.to_string_lossy().starts_with(LATEST))
+    {
+        bail!(
+            "{}: every step records a run, so at the next commit this would be another run; name the run \
+             (`zprobe list runs`)",
+            run.display()
+        );
+    }
+    let found = args.run_dir.as_deref().map(|run| find(Path::new(""), Some(run))).transpose()?;
+    let recorded = found.map(|run_dir| diagnosis(&run_dir)).transpose()?;
     let signature = match &recorded {
         Some((report, _)) => {
             Some(FindingSignature::of(report).context("the recorded run has no finding")?)

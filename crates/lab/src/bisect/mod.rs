@@ -17,10 +17,9 @@ mod signature;
 mod trials;
 mod words;
 
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use pep440_rs::Version;
 
 pub use self::answer::{BisectResult, Commit, CommitTrial, ReleaseTrial, SearchedCommits};
@@ -119,8 +118,7 @@ pub fn first(task: &BisectTask) -> Result<BisectResult> {
         (Some(repository), None) => Some(commits::CommitEnds::of_revisions(repository, task)?),
         _ => None,
     };
-    fs::create_dir_all(&runner.out)
-        .with_context(|| format!("cannot create {}", runner.out.display()))?;
+    let _lock = store::held(&runner.out)?;
     let mut judge = Judge::new(task.signature.clone(), *fixed);
     let releases = all.map(|all| releases::search(&runner, &mut judge, all)).transpose()?;
     let mut no_commits = None;

@@ -11,7 +11,7 @@ use crate::order::Order;
 use crate::queue::Queue;
 use crate::recorded::diagnosis;
 use crate::run::record;
-use crate::store::run_id;
+use crate::store::{held, run_id};
 use zprobe_model::trace::Trace;
 use zprobe_report::Report;
 
@@ -44,7 +44,7 @@ impl Side {
 
 /// Makes two runs, each named by its flags, in the directories `a` and `b` inside of `out`.
 pub fn made(a: (&str, &Order), b: (&str, &Order), out: &Path) -> Result<(Side, Side)> {
-    let queue = Queue::unseen()?;
+    let (queue, _lock) = (Queue::unseen()?, held(out)?);
     let side = |(flags, order): (&str, &Order), name: &str| {
         let record = || record(order, &format!("{}-{name}", run_id()), &out.join(name), None);
         let (report, trace) = queue.job(name, record).map_err(|reason| {

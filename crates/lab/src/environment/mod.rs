@@ -6,6 +6,7 @@
 //! processes from making the same environment. The name of an environment ends in a digest of the whole plan, so a
 //! changed recipe gives a new environment.
 
+mod cached;
 mod error;
 mod installer;
 mod layer;
@@ -16,6 +17,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use blake2::digest::consts::U4;
 use blake2::{Blake2b, Digest as _};
@@ -145,6 +147,7 @@ impl Site<'_> {
         make: impl FnOnce(&Self, &mut Progress<'_>) -> Result<(), ProvisionError>,
     ) -> Result<PathBuf, ProvisionError> {
         if self.is_complete() {
+            self.mark_as_used();
             return Ok(self.python());
         }
         let envs = self.envs_dir();
@@ -166,15 +169,19 @@ impl Site<'_> {
 
     /// The path next to the environment that has the same name and this extension.
     fn sibling(&self, extension: &str) -> PathBuf {
-        // Not `with_extension`, because versions hold dots.
-        let mut path = self.dir.clone().into_os_string();
-        path.push(extension);
-        path.into()
+        sibling(&self.dir, extension)
     }
 
     /// Returns true if the environment is complete, and the interpreter that it links to still exists.
     fn is_complete(&self) -> bool {
         self.dir.join(MARK).is_file() && self.python().exists()
+    }
+
+    /// Writes the time of this use into the environment's mark, for `zprobe clean`. A failure is ignored, because the
+    /// environment works without it.
+    fn mark_as_used(&self) {
+        let mark = File::options().append(true).open(self.dir.join(MARK));
+        let _ = mark.and_then(|mark| mark.set_modified(SystemTime::now()));
     }
 
     /// Waits until no other process makes this environment, and locks the environment. The lock ends when the file is
@@ -285,6 +292,14 @@ impl Site<'_> {
     fn envs_dir(&self) -> PathBuf {
         self.dir.parent().map(Path::to_owned).unwrap_or_default()
     }
+}
+
+/// The path next to an environment that has the same name and this extension.
+fn sibling(dir: &Path, extension: &str) -> PathBuf {
+    // Not `with_extension`, because versions hold dots.
+    let mut path = dir.to_owned().into_os_string();
+    path.push(extension);
+    path.into()
 }
 
 /// The last lines of a tool's output, indented.

@@ -87,18 +87,31 @@ fn no_two_runs_of_a_process_have_the_same_name() {
 }
 
 #[test]
-fn the_newest_run_is_the_one_whose_trace_was_written_last() {
-    let dir = runs(&[("b", 20, 0), ("a", 30, 0), ("c", 10, 0)]);
-    fs::create_dir(dir.path().join(RUNS).join("d")).unwrap();
-    assert_eq!(newest(dir.path()).unwrap(), dir.path().join(RUNS).join("a"));
-}
+fn the_runs_of_experiments_are_found_by_their_path_and_an_experiment_is_removed_as_a_whole() {
+    let dir = runs(&[("alone", 1, 1)]);
+    let place = |path: &str| dir.path().join(ROOT).join(path);
+    let (check, step) = ("check/20260101T000000Z-7", "bisect/20260101T000000Z-8-1");
+    let recorded = [&*format!("{check}/ddp/stage1"), step, "compare/mine/a", "notes/a/b"];
+    for (path, minutes) in recorded.iter().zip(2..) {
+        fs::create_dir_all(place(path)).unwrap();
+        let trace = File::create(place(path).join(TRACE_FILE)).unwrap();
+        trace.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(60 * minutes)).unwrap();
+    }
+    fs::create_dir_all(place("sweep/20260101T000000Z-9")).unwrap();
+    symlink(place("notes"), place("sweep/20260101T000000Z-10")).unwrap();
+    let found = everywhere(dir.path()).unwrap();
+    let expected = ["mine/a", "20260101T000000Z-8-1", "20260101T000000Z-7/ddp/stage1", "alone"];
+    assert_eq!(found.iter().map(|run| &*run.name).collect::<Vec<_>>(), expected);
 
-#[test]
-fn where_no_run_is_recorded_it_says_how_to_come_by_one() {
-    let dir = tempfile::tempdir().unwrap();
-    assert_eq!(
-        newest(dir.path()).unwrap_err().to_string(),
-        "no run is recorded here, in .zprobe/runs; record one with `zprobe run`, or name the directory of \
-         a recorded run"
-    );
+    let held = held(&place(check)).unwrap();
+    let seen = || {
+        let all = experiments(dir.path()).unwrap();
+        all.into_iter().map(|(it, runs)| (it.name, runs.len())).collect::<Vec<_>>()
+    };
+    let named = |number: &str, runs| (format!("20260101T000000Z-{number}"), runs);
+    assert_eq!(seen(), [named("9", 0), named("8-1", 1)], "no held or named experiment");
+    drop(held);
+    assert_eq!(seen(), [named("9", 0), named("8-1", 1), named("7", 1)]);
+    experiments(dir.path()).unwrap()[2].0.remove().unwrap();
+    assert!(!place(check).exists());
 }

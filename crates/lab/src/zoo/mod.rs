@@ -27,6 +27,7 @@ pub fn outcomes(
 ) -> Result<Vec<ZooOutcome>> {
     let out = out.map_or_else(|| store::place("zoo"), Ok)?;
     Claim::new(&out)?.keep();
+    let _lock = store::held(&out)?;
     let environments = environments::provide(&Cache::locate()?, cases);
     let outcomes = runs.all(cases, &environments, &out, read)?;
     say_recorded(&out);
