@@ -144,7 +144,7 @@ fn an_interrupted_comparison_starts_no_second_run_and_says_where_the_first_is() 
 fn what_cannot_be_compared_is_a_usage_error_that_says_what_to_give() {
     for (args, said) in [
         (&[][..], "give two recorded runs"),
-        (&["/nowhere", "/nowhere"][..], "cannot read /nowhere"),
+        (&["/nowhere", "/nowhere"][..], "there is no such path"),
         (&["--a", "--ga 2", "--b", "--ga \"2"][..], "a quotation mark is not closed"),
         (&["--a", "--ga 0", "--b", "--ga 2"][..], "--ga"),
         (&["--a", "--out x", "--b", "--ga 2"][..], "--out"),
