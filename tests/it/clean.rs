@@ -263,12 +263,11 @@ fn a_hostile_name_of_a_run_does_not_reach_the_terminal() {
         &["clean", "--keep", "0", "--dry-run"],
         &["clean", "--keep", "0"],
     ] {
-        let (_, stdout, stderr) = place.zprobe(words);
-        let hidden = |c: char| c.is_control() && c != '\n';
-        assert!(
-            !stdout.contains(hidden) && !stderr.contains(hidden),
-            "{words:?}\n{stdout}{stderr}"
-        );
+        // Without colours, no escape sequence is written to a pipe.
+        let (_, stdout, stderr) = place.zprobe(&[&["--color", "always"], words].concat());
+        let hidden = ["\u{1b}]", "\u{1b}[2J", "\u{7}"];
+        let hidden = |text: &str| hidden.iter().any(|it| text.contains(it));
+        assert!(!hidden(&stdout) && !hidden(&stderr), "{words:?}\n{stdout}{stderr}");
         let commands = |text: &str| text.lines().any(|line| line.starts_with("::"));
         assert!(!commands(&stdout) && !commands(&stderr), "{words:?}\n{stdout}{stderr}");
     }
