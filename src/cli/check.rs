@@ -15,7 +15,7 @@ use zprobe_report::{Exit, Form};
 
 use super::interpreter::Python;
 use super::nodes::refuse_launcher;
-use super::output::{Exports, print_suite, write};
+use super::output::{Exports, print_suite, refuse_unwritable, write};
 use super::{config, flags, run};
 
 /// The arguments of `zprobe check`.
@@ -125,6 +125,9 @@ impl Known {
 pub fn main(args: &CheckArgs) -> Result<Exit> {
     refuse_launcher("check")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
+    let files =
+        || [("--export-json", args.export_json.as_deref())].into_iter().chain(args.exports.files());
+    refuse_unwritable(files())?;
     let accepted = args.baseline.accepted()?;
     let probes = select::probes(&args.probes, &settings)?;
     let named = args.python.named();
@@ -151,7 +154,7 @@ pub fn main(args: &CheckArgs) -> Result<Exit> {
         configuration: configuration(args)?,
     };
     let suite = check.suite(&tasks)?;
-    print_suite(&suite, args.output_format)?;
+    print_suite(&suite, args.output_format, files())?;
     if let Some(path) = &args.export_json {
         write(path, &suite.to_json()?)?;
     }
@@ -203,13 +206,13 @@ mod tests {
             assert_eq!(task.spec.engine(), task.engine, "{}", task.id());
             assert!((2..=4).contains(&task.spec.world_size), "{}", task.id());
         }
-        let engines = probes.iter().map(|chosen| chosen.probe.engines.len());
+        let engines = probes.probes.iter().map(|chosen| chosen.probe.engines.len());
         assert_eq!(tasks.len(), engines.sum::<usize>());
     }
 
     #[test]
     fn no_two_probes_of_the_standard_suite_make_the_same_run() {
-        let chosen = select::probes(&[], &settings).unwrap();
+        let chosen = select::probes(&[], &settings).unwrap().probes;
         for (at, one) in chosen.iter().enumerate() {
             for other in &chosen[..at] {
                 let same =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
-use zprobe_lab::console;
+use zprobe_lab::console::{self, ProgressLine};
 use zprobe_lab::cuda::EngineGpus;
 use zprobe_lab::doctor::{CheckState, DoctorCheck, engines, job, surroundings};
 use zprobe_lab::limits::examine;
@@ -47,6 +47,8 @@ struct Answer<'a> {
 
 pub fn main(args: &DoctorArgs) -> Result<Exit> {
     let chosen = args.python.choose();
+    let line = ProgressLine::steps();
+    line.step(&format!("asking {} for its engines, which takes up to 30 s", chosen.path.display()));
     let (mut machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let has_torch = python.as_ref().is_ok_and(|python| python.torch.value().is_some());
     if machine.native.is_ok() {
@@ -73,6 +75,7 @@ pub fn main(args: &DoctorArgs) -> Result<Exit> {
             text
         }
     };
+    drop(line);
     console::print(&text)?;
     let any = any.iter().any(|check| check.state == CheckState::Ok);
     Ok(if any { Exit::Clean } else { Exit::NothingRan })

@@ -75,6 +75,7 @@ pub struct ExecArgs {
 pub fn main(args: &ExecArgs) -> Result<Exit> {
     ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
     ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
+    args.output.refuse_unwritable()?;
     let run_id = run_id();
     let order = ExecRequest {
         command: args.command.clone(),

@@ -1,24 +1,27 @@
-//! `zprobe explain`: explains a rule, known bug, shape, fault, engine, setting, verdict or exit code.
+//! `zprobe explain`: explains a rule, known bug, shape, fault, engine, setting, command, verdict, exit code or word.
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
+use clap::{Command, ValueEnum};
 use zprobe_diagnose::rule::Rule;
 use zprobe_diagnose::rules::RULES;
 use zprobe_lab::console;
+use zprobe_lab::table::{in_columns, wrapped};
 use zprobe_model::document::nearest;
 use zprobe_model::spec::settings::{ALL, Description};
 use zprobe_model::spec::{Engine, Fault, Shape};
 use zprobe_report::{Exit, Verdict};
 use zprobe_zoo::registry;
 
+use super::glossary::GLOSSARY;
 use super::help::EXIT_CODES;
 
 /// The arguments of `zprobe explain`.
 #[derive(clap::Args)]
 pub struct ExplainArgs {
-    /// Code or name of a rule, or a known bug, shape, fault, engine, setting, verdict or exit code: for example ZP101
+    /// Code or name of a rule, or a known bug, shape, fault, engine, setting, command, verdict, exit code or word of a
+    /// report: for example ZP101
     #[arg(allow_hyphen_values = true)]
-    name: String,
+    name: Option<String>,
 }
 
 /// The explanation of one name.
@@ -30,9 +33,43 @@ pub struct Topic {
     text: String,
 }
 
-pub fn main(args: &ExplainArgs) -> Result<Exit> {
-    let topics = topics();
-    let name = args.name.trim_start_matches("--");
+/// The kinds of names that are explained, each with examples.
+const KINDS: [(&str, &str); 9] = [
+    ("rules", "ZP101, boundary-leak: `zprobe list rules`"),
+    ("known bugs", "adam-counts-a-step-of-zeros: `zprobe list zoo`"),
+    ("shapes", "tied: `zprobe list shapes`"),
+    ("faults", "boundary-leak: `zprobe list faults`"),
+    ("engines", "deepspeed: `zprobe list engines`"),
+    ("settings", "stage, reduce-bucket-size: `zprobe run --help`"),
+    ("commands", "exec, check: `zprobe --help`"),
+    ("verdicts", "clean, findings, crashed, inconclusive, or an exit code"),
+    ("words", ""),
+];
+
+pub fn main(args: &ExplainArgs, command: &Command) -> Result<Exit> {
+    let Some(given) = &args.name else {
+        let words = GLOSSARY.iter().map(|entry| entry.words[0]).collect::<Vec<_>>().join(", ");
+        let kinds = KINDS.map(|(kind, examples)| match examples {
+            "" => (kind, words.as_str()),
+            examples => (kind, examples),
+        });
+        console::print(&in_columns(kinds, true))?;
+        console::say(
+            "zprobe explain NAME explains one of these names, for example `zprobe explain ZP101`",
+        );
+        return Ok(Exit::Clean);
+    };
+    let commands = command.get_subcommands().filter(|it| !it.is_hide_set()).map(|it| Topic {
+        name: it.get_name().to_owned(),
+        about: String::new(),
+        text: format!(
+            "zprobe {0}\n\n{1}. `zprobe {0} -h` has examples.",
+            it.get_name(),
+            it.get_about().map(ToString::to_string).unwrap_or_default()
+        ),
+    });
+    let topics: Vec<Topic> = topics().into_iter().chain(commands).collect();
+    let name = given.trim_start_matches("--");
     let meant: Vec<&str> = topics
         .iter()
         .filter(|topic| topic.name.eq_ignore_ascii_case(name))
@@ -42,14 +79,11 @@ pub fn main(args: &ExplainArgs) -> Result<Exit> {
         let nearest = nearest(name, topics.iter().map(|topic| topic.name.as_str()));
         let hint = match nearest {
             Some(name) => format!("did you mean {name}?"),
-            None => {
-                "`zprobe list rules` lists the rules, `zprobe list zoo` the known bugs, and so on"
-                    .to_owned()
-            }
+            None => "`zprobe explain` lists the kinds of names".to_owned(),
         };
         bail!(
-            "{}: no rule, known bug, shape, fault, engine, setting, verdict or exit code has this name; {hint}",
-            args.name
+            "{given}: no rule, known bug, shape, fault, engine, setting, command, verdict, exit code or word of a report \
+             has this name; {hint}"
         );
     }
     console::print(&(meant.join("\n\n") + "\n"))?;
@@ -93,6 +127,13 @@ pub fn topics() -> Vec<Topic> {
         about: it.help.to_owned(),
         text: about_setting(&it),
     });
+    let words = GLOSSARY.iter().flat_map(|entry| {
+        entry.words.iter().map(|word| Topic {
+            name: (*word).to_owned(),
+            about: String::new(),
+            text: format!("{}\n\n{}", entry.words.join(", "), wrapped(entry.text, "", "")),
+        })
+    });
     let faults = values::<Fault>("--inject");
     let engines = values::<Engine>("--engine");
     rules
@@ -103,6 +144,7 @@ pub fn topics() -> Vec<Topic> {
         .chain(settings)
         .chain(verdicts)
         .chain(exits)
+        .chain(words)
         .collect()
 }
 
@@ -158,7 +200,9 @@ mod tests {
             assert!(topic.text.trim().len() > topic.name.len() + 10, "{}", topic.name);
         }
         let has = |name| topics().iter().any(|topic| topic.name == name);
-        for name in ["ZP101", "boundary-leak", "tied", "ddp", "stage", "inconclusive", "3"] {
+        for name in
+            ["ZP101", "boundary-leak", "tied", "ddp", "stage", "inconclusive", "3", "weights"]
+        {
             assert!(has(name), "{name}");
         }
     }

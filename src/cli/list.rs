@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use zprobe_diagnose::rule::Rule;
 use zprobe_diagnose::rules::RULES;
 use zprobe_lab::check::probe;
-use zprobe_lab::console::{self, Verbosity, terminal_columns};
+use zprobe_lab::console::{self, ProgressLine, Verbosity, terminal_columns};
 use zprobe_lab::limits::examine;
 use zprobe_lab::runs::{ListedRun, ago};
 use zprobe_lab::store;
@@ -185,7 +185,10 @@ impl Entry {
 
 /// One line for each engine: whether the engine can run with this interpreter, or why not.
 fn tried(python: &Path) -> String {
+    let line = ProgressLine::steps();
+    line.step(&format!("asking {} for its engines, which takes up to 30 s", python.display()));
     let (machine, python) = examine(&inside(python), TRY_LIMIT);
+    drop(line);
     let mut text = String::new();
     lines(&mut text, &engines(&machine, &python));
     text
@@ -199,4 +202,17 @@ fn values<T: ValueEnum>() -> Vec<Entry> {
         Entry::new(value.get_name(), help.replace('\n', " "))
     };
     values.map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_listed_with_a_whole_sentence() {
+        for rule in RULES {
+            let Entry { description, .. } = Entry::of_rule(rule);
+            assert!(description.ends_with('.'), "{}: {description}", rule.code);
+        }
+    }
 }

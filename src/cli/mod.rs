@@ -12,6 +12,7 @@ mod documented;
 mod exec;
 mod explain;
 mod flags;
+mod glossary;
 mod help;
 mod init;
 mod interpreter;
@@ -174,7 +175,7 @@ fn perform(command: Command) -> Result<Exit> {
         Command::Show(args) => show::main(&args),
         Command::Compare(args) => compare::main(&args),
         Command::Issue(args) => issue::main(&args),
-        Command::Explain(args) => explain::main(&args),
+        Command::Explain(args) => explain::main(&args, &Cli::command()),
         Command::List(args) => list::main(&args),
         Command::Zoo(args) => zoo::main(&args),
         Command::Sweep(args) => sweep::main(&args),

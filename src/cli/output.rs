@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::builder::BoolishValueParser;
 use zprobe_diagnose::rules;
 use zprobe_lab::console::{self, Verbosity, columns};
@@ -27,7 +27,7 @@ pub struct Output {
     #[arg(long, value_name = "FORMAT", env = "ZPROBE_OUTPUT_FORMAT")]
     output_format: Option<Form>,
 
-    /// Also write report.json to this file
+    /// Also write report.json to this file; - is standard output
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
     export_json: Option<PathBuf>,
 
@@ -64,6 +64,20 @@ impl Output {
         self.form() == Form::Brief
     }
 
+    /// Refuses exports that could not be written, before anything runs.
+    pub fn refuse_unwritable(&self) -> Result<()> {
+        refuse_unwritable(self.files())
+    }
+
+    /// The files of the exports, each with its flag.
+    fn files(&self) -> impl Iterator<Item = ExportFile<'_>> {
+        let own = [
+            ("--export-json", self.export_json.as_deref()),
+            ("--export-html", self.export_html.as_deref()),
+        ];
+        own.into_iter().chain(self.exports.files())
+    }
+
     /// Prints the report of the run in `run_dir`, writes the exports, and returns the exit code for the verdict.
     pub fn hand_out(
         &self,
@@ -91,7 +105,11 @@ impl Output {
             words: Some(&words),
         };
         let text = render_within(report, self.form(), columns(), &around, suite)?;
-        print(&text, self.form(), suite)?;
+        if self.files().any(|(_, path)| path.is_some_and(is_stdout)) {
+            console::say(text.trim_end());
+        } else {
+            print(&text, self.form(), suite)?;
+        }
         if let Some(path) = &self.export_json {
             write(path, &report.to_json()?)?;
         }
@@ -99,8 +117,7 @@ impl Output {
             self.exports.write(&suite()?)?;
         }
         if let Some(path) = &self.export_html {
-            fs::write(path, html(report, trace, &page)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            write(path, &html(report, trace, &page)?)?;
         }
         Ok(if self.exit_zero { Exit::Clean } else { report.exit() })
     }
@@ -123,7 +140,18 @@ pub struct Exports {
     export_sarif: Option<PathBuf>,
 }
 
+/// The flag of an export, and its file if the flag is given.
+pub type ExportFile<'a> = (&'static str, Option<&'a Path>);
+
 impl Exports {
+    /// The files of the exports, each with its flag.
+    pub fn files(&self) -> [ExportFile<'_>; 2] {
+        [
+            ("--export-junit", self.export_junit.as_deref()),
+            ("--export-sarif", self.export_sarif.as_deref()),
+        ]
+    }
+
     /// True if a JUnit or SARIF file is asked for.
     fn any(&self) -> bool {
         self.export_junit.is_some() || self.export_sarif.is_some()
@@ -140,16 +168,59 @@ impl Exports {
     }
 }
 
-/// Writes a file, and creates its directory if that is missing.
-pub fn write(path: &Path, text: &str) -> Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-    dir.map_or(Ok(()), fs::create_dir_all)
-        .and_then(|()| fs::write(path, text))
-        .with_context(|| format!("cannot write {}", path.display()))
+/// True if the path of an export stands for standard output.
+pub fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
-/// Prints the report of a suite on standard output.
-pub fn print_suite(suite: &Suite, form: Form) -> Result<()> {
+/// Refuses exports whose directory is missing, exports in place of a directory, and two exports on standard output.
+///
+/// # Errors
+/// When an export could not be written after the run.
+pub fn refuse_unwritable<'a>(files: impl IntoIterator<Item = ExportFile<'a>>) -> Result<()> {
+    let mut on_stdout = None;
+    for (flag, path) in files {
+        let Some(path) = path else { continue };
+        if is_stdout(path) {
+            if let Some(other) = on_stdout.replace(flag) {
+                bail!("{other} - and {flag} -: only one export can be written to standard output");
+            }
+            continue;
+        }
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
+            let (path, dir) = (path.display(), dir.display());
+            bail!(
+                "{flag} {path}: there is no directory {dir}; make it first, or name another file"
+            );
+        }
+        ensure!(
+            !path.is_dir(),
+            "{flag} {}: this is a directory; name a file in it",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Writes an export to its file, or to standard output.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    if is_stdout(path) {
+        return console::commands(text);
+    }
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Prints the report of a suite on standard output; on standard error if an export takes standard output.
+pub fn print_suite<'a>(
+    suite: &Suite,
+    form: Form,
+    files: impl IntoIterator<Item = ExportFile<'a>>,
+) -> Result<()> {
+    if files.into_iter().any(|(_, path)| path.is_some_and(is_stdout)) {
+        console::say(render_suite_within(suite, form, columns())?.trim_end());
+        return Ok(());
+    }
     print(&render_suite_within(suite, form, columns())?, form, || Ok(suite.clone()))
 }
 

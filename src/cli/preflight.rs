@@ -13,7 +13,7 @@ use zprobe_report::{Exit, Report, Verdict};
 
 use super::interpreter::Python;
 use super::nodes::Nodes;
-use super::output::write;
+use super::output::{is_stdout, refuse_unwritable, write};
 use super::{config, run};
 
 /// The microbatches of each step: two, so that gradients are accumulated.
@@ -46,6 +46,7 @@ pub struct PreflightArgs {
 /// Makes the run, and prints one line for each machine and the verdict.
 pub fn main(args: PreflightArgs) -> Result<Exit> {
     let PreflightArgs { placing, python, out, export_json, nodes, config: _ } = args;
+    refuse_unwritable([("--export-json", export_json.as_deref())])?;
     let fell_back = placing.0.device.is_none() && !native::driver_is_there();
     let run = run::RunArgs::of(settings(placing.0), nodes, python, out)?;
     run.make(&|report: &Report, trace: &Trace, _: &Path| {
@@ -53,7 +54,12 @@ pub fn main(args: PreflightArgs) -> Result<Exit> {
         if fell_back {
             doubt(&mut report);
         }
-        console::print(&machines(&report, trace)?)?;
+        let text = machines(&report, trace)?;
+        if export_json.as_deref().is_some_and(is_stdout) {
+            console::say(text.trim_end());
+        } else {
+            console::print(&text)?;
+        }
         if let Some(path) = &export_json {
             write(path, &report.to_json()?)?;
         }

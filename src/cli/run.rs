@@ -94,6 +94,7 @@ pub struct RunArgs {
 }
 
 pub fn main(mut args: RunArgs) -> Result<Exit> {
+    args.output.refuse_unwritable()?;
     args.choose_engine()?;
     let own_engine = args.hint_at_own_engine();
     args.make(&|report, trace, run_dir| {

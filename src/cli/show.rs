@@ -21,6 +21,7 @@ pub struct ShowArgs {
 }
 
 pub fn main(args: &ShowArgs) -> Result<Exit> {
+    args.output.refuse_unwritable()?;
     let run_dir = find(Path::new(""), args.run_dir.as_deref())?;
     let (report, trace) = diagnosis(&run_dir)?;
     args.output.hand_out(&report, &trace, &run_dir, &Hints::default())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_zprobe.program import words
+from pytest_zprobe.program import one_line, words
 
 
 def test_keywords_are_long_flags():
@@ -21,3 +21,13 @@ def test_keywords_are_long_flags():
 def test_flags_that_the_plugin_reads_the_answer_by_are_not_for_tests(name):
     with pytest.raises(pytest.UsageError, match=name):
         words({name: "x"})
+
+
+def test_an_error_is_one_line_without_the_usage_of_the_command():
+    error = (
+        "unexpected argument '--stge' found\n\n  tip: a similar argument exists: '--stage'\n\n"
+        "Usage: zprobe run [OPTIONS]\n\nFor more information, try '--help'."
+    )
+    assert one_line(error) == "unexpected argument '--stge' found; tip: a similar argument exists: '--stage'"
+    assert one_line("invalid value 'x'\n\nFor more information, try '--help'.") == "invalid value 'x'"
+    assert one_line("two reasons:\n  one\n  two") == "two reasons: one; two"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use serde_json::json;
 
 use super::probe::{Probe, registry};
@@ -57,27 +57,43 @@ impl PlannedCase<'_> {
     }
 }
 
+/// The probes that the user has chosen.
+pub struct ChosenProbes {
+    /// The probes that could be read.
+    pub probes: Vec<ChosenProbe>,
+    /// The reasons why other probes could not be read.
+    problems: Vec<Error>,
+}
+
 /// The probes that the names stand for; without names, the standard suite.
-pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<ChosenProbe>> {
+pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<ChosenProbes> {
     let chosen = |probe, file| chosen(probe, file, settings);
     let standard = registry::probes()?;
     if names.is_empty() {
-        return standard.into_iter().map(|probe| chosen(probe, None)).collect();
+        let probes: Result<_> = standard.into_iter().map(|probe| chosen(probe, None)).collect();
+        return Ok(ChosenProbes { probes: probes?, problems: vec![] });
     }
+    let mut problems = Vec::new();
     let dir = std::env::current_dir().context("cannot find the working directory")?;
     let mut all: BTreeMap<String, ChosenProbe> = BTreeMap::new();
     for name in names {
-        let found = match files(name)? {
-            Some(files) => {
-                let probes = files.iter().map(|path| {
-                    let (probe, file) = read(path, &dir)?;
-                    chosen(probe, Some(file))
-                });
-                probes.collect::<Result<_>>()?
-            }
-            None => vec![chosen(one(name, &standard)?, None)?],
+        let read = |path: &PathBuf| {
+            let (probe, file) = read(path, &dir)?;
+            chosen(probe, Some(file))
+        };
+        let found = match files(name) {
+            Ok(Some(files)) => files.iter().map(read).collect(),
+            Ok(None) => vec![one(name, &standard).and_then(|probe| chosen(probe, None))],
+            Err(problem) => vec![Err(problem)],
         };
         for it in found {
+            let it = match it {
+                Ok(it) => it,
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
+            };
             let known = all.get(&it.probe.name).filter(|known| known.file != it.file);
             if let Some(ChosenProbe { file, .. }) = known {
                 let name = &it.probe.name;
@@ -91,7 +107,7 @@ pub fn probes(names: &[String], settings: &ReadSettings<'_>) -> Result<Vec<Chose
             all.insert(it.probe.name.clone(), it);
         }
     }
-    Ok(all.into_values().collect())
+    Ok(ChosenProbes { probes: all.into_values().collect(), problems })
 }
 
 /// The probe files that a name stands for; `None` if the name is neither a file nor a directory.
@@ -165,11 +181,16 @@ pub struct CaseSelection<'a> {
 }
 
 /// The chosen cases of these probes, engine by engine.
+///
+/// # Errors
+/// With the reasons for all probes that cannot be read or run.
 pub fn tasks<'a>(
-    probes: &'a [ChosenProbe],
+    chosen: &'a ChosenProbes,
     choice: &CaseSelection<'_>,
     read: &ParseOrder<'_>,
 ) -> Result<Vec<PlannedCase<'a>>> {
+    let ChosenProbes { probes, problems } = chosen;
+    let mut problems: Vec<String> = problems.iter().map(|it| format!("{it:#}")).collect();
     let mut pairs = Vec::new();
     for &engine in Engine::CHOICES {
         if !choice.engines.is_empty() && !choice.engines.contains(&engine) {
@@ -180,13 +201,32 @@ pub fn tasks<'a>(
     }
     for engine in choice.engines {
         ensure!(
-            pairs.iter().any(|(_, on)| on == engine),
+            !problems.is_empty() || pairs.iter().any(|(_, on)| on == engine),
             "--engine {engine}: no probe is for this engine"
         );
     }
     pairs.retain(|(chosen, engine)| wanted(chosen, *engine, choice.filter));
-    ensure!(!pairs.is_empty(), "--filter {}: no case is left to run", choice.filter.join(", "));
-    pairs.into_iter().map(|(chosen, engine)| task(chosen, engine, choice, read)).collect()
+    ensure!(
+        !problems.is_empty() || !pairs.is_empty(),
+        "--filter {}: no case is left to run",
+        choice.filter.join(", ")
+    );
+    let mut tasks = Vec::new();
+    for (chosen, engine) in pairs {
+        match task(chosen, engine, choice, read) {
+            Ok(task) => tasks.push(task),
+            Err(problem) => problems.push(format!("{problem:#}")),
+        }
+    }
+    match problems.as_slice() {
+        [] => Ok(tasks),
+        [only] => bail!("{only}"),
+        many => bail!(
+            "{} probes cannot be run:\n  {}",
+            many.len(),
+            many.join("\n").replace('\n', "\n  ")
+        ),
+    }
 }
 
 /// The case of a probe on an engine, if `zprobe run` accepts its settings.

@@ -15,6 +15,7 @@ named_enum! {
         /// The CPU, even if there is a GPU.
         Cpu = "cpu",
         /// GPUs: one for each rank, or one for several ranks.
+        #[value(alias = "gpu")]
         Cuda = "cuda",
     }
 }

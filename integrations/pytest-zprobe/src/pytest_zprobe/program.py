@@ -54,6 +54,12 @@ def words(flags: Mapping[str, Any]) -> list[str]:
     return result
 
 
+def one_line(error: str) -> str:
+    """Puts an error of zprobe into one line, without the usage of the command: pytest's summary shows only one line."""
+    kept = re.split(r"^(?:Usage: |For more information, )", error, maxsplit=1, flags=re.MULTILINE)[0]
+    return "; ".join(line.strip() for line in kept.splitlines() if line.strip()).replace(":; ", ": ")
+
+
 class Zprobe:
     """Calls zprobe; each run is recorded in a directory of its own."""
 
@@ -79,7 +85,7 @@ class Zprobe:
         if NO_ANSWER.search(done.stderr):
             screen = done.stderr.strip()
             return Report("inconclusive", (), done.returncode, {}, directory, screen)
-        error = done.stderr.partition("error: ")[2].strip() or done.stderr.strip()
+        error = one_line(done.stderr.partition("error: ")[2].strip() or done.stderr.strip())
         if error.startswith(CANNOT_RUN):
             pytest.skip(f"zprobe: {error}")
         raise pytest.UsageError(f"zprobe {verb}: {error or f'exit code {done.returncode} without an error message'}")

@@ -289,7 +289,11 @@ impl<S: Slot> Setting for SettingRow<S> {
             .help(format!("{help}{default}"))
             .env(variable)
             .help_heading(self.heading);
-        if self.words.is_some() { arg } else { S::arg(arg) }
+        if self.words.is_some() {
+            return arg;
+        }
+        let zero = S::Item::of_json(&0.into());
+        S::arg(arg, zero.is_some_and(|zero| (self.check)(self.flag, &zero).is_err()))
     }
 
     fn take(&self, matches: &ArgMatches, request: &mut SpecRequest) -> Result<(), String> {

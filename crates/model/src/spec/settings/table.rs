@@ -604,8 +604,8 @@ fn ranks(word: &str, request: &mut SpecRequest) -> Result<(), String> {
             request.world_size = Some(cores.get());
         }
         number => {
-            let count = number.parse().map_err(|error: ParseIntError| {
-                format!("--nproc-per-node {number}: give a number, `gpu` or `cpu`: {error}")
+            let count = number.parse().map_err(|_: ParseIntError| {
+                format!("--nproc-per-node {number}: give a whole number from 1, `gpu` or `cpu`")
             });
             request.world_size = Some(count?);
         }

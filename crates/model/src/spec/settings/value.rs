@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 use std::fmt::Display;
+use std::num::{IntErrorKind, ParseIntError};
 
 use bytesize::ByteSize;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _, ValueParser};
@@ -19,6 +20,11 @@ use crate::spec::{
 pub trait Value: Clone + Send + Sync + 'static {
     /// The parser for a word of the command line.
     fn parser() -> ValueParser;
+
+    /// The parser for a count, which is at least 1.
+    fn count_parser() -> ValueParser {
+        Self::parser()
+    }
 
     /// The word of the command line; `None` if no word expresses this value.
     fn word(&self) -> Option<String>;
@@ -59,9 +65,6 @@ macro_rules! displayed {
 
 displayed!(
     bool,
-    u8,
-    u64,
-    usize,
     Engine,
     DeviceChoice,
     BackendChoice,
@@ -78,6 +81,43 @@ displayed!(
     Compile
 );
 displayed!(Observation, Model, Shape, Fault, Member);
+
+/// Implements [`Value`] for whole numbers.
+macro_rules! whole {
+    ($($type:ty),*) => {
+        $(impl Value for $type {
+            fn parser() -> ValueParser {
+                ValueParser::new(|text: &str| text.parse::<$type>().map_err(|it| not_whole(&it, 0)))
+            }
+
+            fn count_parser() -> ValueParser {
+                ValueParser::new(|text: &str| text.parse::<$type>().map_err(|it| not_whole(&it, 1)))
+            }
+
+            fn word(&self) -> Option<String> {
+                displayed(self)
+            }
+
+            fn json(&self) -> Json {
+                serde_json::json!(self)
+            }
+
+            fn of_json(json: &Json) -> Option<Self> {
+                serde_json::from_value(json.clone()).ok()
+            }
+        })*
+    };
+}
+
+whole!(u8, u64, usize);
+
+/// The advice for a word that is not a whole number of at least `least`.
+fn not_whole(error: &ParseIntError, least: u8) -> String {
+    match error.kind() {
+        IntErrorKind::PosOverflow => "give a smaller number".to_owned(),
+        _ => format!("give a whole number from {least}"),
+    }
+}
 
 fn displayed(value: &impl Display) -> Option<String> {
     Some(value.to_string())
@@ -166,8 +206,8 @@ pub trait Slot: Clone + Default + 'static {
     /// The type of a single value.
     type Item: Value;
 
-    /// The command-line argument that fills the slot, made from `arg`.
-    fn arg(arg: Arg) -> Arg;
+    /// The command-line argument that fills the slot, made from `arg`; `is_count` is true if 0 is refused.
+    fn arg(arg: Arg, is_count: bool) -> Arg;
 
     /// The slot as a command line fills it.
     fn of(matches: &ArgMatches, id: &str) -> Self;
@@ -182,8 +222,8 @@ pub trait Slot: Clone + Default + 'static {
 impl<T: Value> Slot for Option<T> {
     type Item = T;
 
-    fn arg(arg: Arg) -> Arg {
-        let arg = arg.value_parser(T::parser());
+    fn arg(arg: Arg, is_count: bool) -> Arg {
+        let arg = arg.value_parser(if is_count { T::count_parser() } else { T::parser() });
         if TypeId::of::<T>() != TypeId::of::<bool>() {
             return arg;
         }
@@ -207,7 +247,7 @@ impl<T: Value> Slot for Option<T> {
 impl<T: Value> Slot for Vec<T> {
     type Item = T;
 
-    fn arg(arg: Arg) -> Arg {
+    fn arg(arg: Arg, _: bool) -> Arg {
         let arg = arg.value_parser(T::parser()).action(ArgAction::Append);
         arg.value_delimiter(',').num_args(1..)
     }
