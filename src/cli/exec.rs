@@ -131,8 +131,9 @@ impl ExecArgs {
             Err(error) => return no_answer(error),
         };
         if over.on_purpose {
+            // The progress bar of the script may have left an unfinished line.
             say(
-                "note: zprobe ended the script on purpose, before the script could save anything; with --observe, \
+                "\nnote: zprobe ended the script on purpose, before the script could save anything; with --observe, \
                  it goes on",
             );
         }

@@ -28,6 +28,13 @@ pub fn pointless(report: &Report) -> Option<String> {
              engine of your own with --engine"
         ));
     }
+    if let Some(main) = report.findings.first().filter(|_| report.blames_script()) {
+        return Some(format!(
+            "{} {} is a mistake in your own script, as far as zprobe can see, and not a bug of an engine: `zprobe \
+             show -v` has its place, and `zprobe explain {}` says what to do",
+            main.code, main.name, main.code
+        ));
+    }
     let python = engines::of(spec.engine()).python.as_ref();
     let missing = python.and_then(|python| {
         python.packages().find(|package| !report.run.versions.contains_key(package.module))
@@ -62,11 +69,23 @@ pub fn pointless(report: &Report) -> Option<String> {
     None
 }
 
+impl Report {
+    /// True if the main finding of a run of a script is assumed to be a mistake in the script: it is no known bug, and no
+    /// function of the engine made the first wrong buffer.
+    pub(crate) fn blames_script(&self) -> bool {
+        let is_of_engine = self.first_divergence.as_ref().is_some_and(|it| it.function.is_some());
+        let is_known = self.findings.first().is_some_and(|main| !main.known.is_empty());
+        self.run.spec.script().is_some() && !is_of_engine && !is_known
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Finding, KnownBug, Severity, blank};
-    use zprobe_model::spec::{Engine, Fault, SpecRequest};
+    use zprobe_model::spec::{
+        Engine, Fault, Found, RunSpec, Scale, ScriptOptions, SpecRequest, Weighting,
+    };
 
     /// A report on a DDP run with one finding.
     fn found() -> Report {
@@ -138,6 +157,23 @@ mod tests {
             it.run.versions.clear();
         });
         assert!(missing.starts_with("torch was not imported"), "{missing}");
+        let mut script = found();
+        let options = ScriptOptions {
+            command: vec!["python".to_owned()],
+            dry: false,
+            observe: None,
+            weighting: Weighting::default(),
+            scale: Scale::default(),
+            reserved: None,
+        };
+        script.run.spec = RunSpec::of_script(options, &Found::nothing(0, 600));
+        let reason = pointless(&script).unwrap();
+        assert!(
+            reason.starts_with("ZP102 microbatch-missing is a mistake in your own"),
+            "{reason}"
+        );
+        script.findings[0].known = vec![bug(None)];
+        assert_eq!(pointless(&script), None, "a bug of the engine that a script shows");
         let request = SpecRequest { inject: Some(Fault::BoundaryLeak), ..SpecRequest::default() };
         let mut injected = blank::report(request.resolve().unwrap());
         injected.verdict = Verdict::Findings;

@@ -8,6 +8,8 @@ use pep440_rs::Version;
 use super::answer::{Commit, CommitTrial, SearchedCommits};
 use super::git::{Repository, WorkingClone, short};
 use super::judge::{Judge, TrialVerdict};
+use super::releases::estimate;
+use super::search::ReleaseSearch;
 use super::trials::{BisectRunner, FinishedTrial};
 use super::{BisectEnd, BisectTask};
 use crate::console::say;
@@ -95,7 +97,14 @@ pub fn search(
         worker: runner.worker("commits"),
         tried: Vec::new(),
     };
-    say(format_args!("{package} {} to {}: {} commits", short(old), short(new), order.len()));
+    let trials = ReleaseSearch::trials(order.len() + 1, 1);
+    say(format_args!(
+        "{package} {} to {}: {} commits; {}",
+        short(old),
+        short(new),
+        order.len(),
+        estimate(trials, trials, 1, runner.task.order.repeats)
+    ));
     let mut first = search.first(judge, (old, new), first_parent, *fixed)?;
     let place = |id: &str| order.iter().position(|it| it == id).map_or(0, |at| at + 1);
     first.sort_by_key(|id| place(id));

@@ -69,6 +69,20 @@ fn around(version: &Version, all: &[Version]) -> String {
     }
 }
 
+/// The least and the most seconds of a run on two cores, in the bisections of docs/bisect.md.
+const RUN: (usize, usize) = (15, 60);
+
+/// The most seconds that it took to make an environment in these bisections.
+const ENVIRONMENT: usize = 150;
+
+/// The approximate number of trials and their time in minutes. Of the releases, `missing` have no environment yet.
+pub fn estimate(trials: usize, missing: usize, jobs: usize, repeats: usize) -> String {
+    let least = RUN.0 * repeats * trials.div_ceil(jobs);
+    let most = RUN.1 * repeats * trials + ENVIRONMENT * missing.min(trials);
+    let minutes = |seconds: usize| seconds.div_ceil(60);
+    format!("about {trials} trials, {} to {} minutes", minutes(least), minutes(most))
+}
+
 /// Searches for the first new release in `all`.
 ///
 /// # Errors
@@ -80,7 +94,15 @@ pub fn search(
 ) -> Result<SearchedReleases> {
     let BisectTask { package, jobs, fixed, .. } = runner.task;
     let (oldest, last) = (0, all.len() - 1);
-    say(format_args!("{package} {} to {}: {} releases", all[oldest], all[last], all.len()));
+    let missing = all.iter().filter(|it| !runner.cache.has(&runner.packages(it))).count();
+    let repeats = runner.task.order.repeats;
+    say(format_args!(
+        "{package} {} to {}: {} releases; {}",
+        all[oldest],
+        all[last],
+        all.len(),
+        estimate(ReleaseSearch::trials(all.len(), *jobs), missing, *jobs, repeats)
+    ));
     let mut found = SearchedReleases {
         search: ReleaseSearch::new(all.len()),
         verdicts: vec![None; all.len()],
@@ -167,6 +189,13 @@ impl SearchedReleases {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_is_estimated_in_minutes_and_missing_environments_take_longer() {
+        assert_eq!(estimate(5, 0, 1, 1), "about 5 trials, 2 to 5 minutes");
+        assert_eq!(estimate(5, 9, 1, 1), "about 5 trials, 2 to 18 minutes");
+        assert_eq!(estimate(5, 2, 2, 3), "about 5 trials, 3 to 20 minutes");
+    }
 
     fn versions(all: &str) -> Vec<Version> {
         all.split(' ').map(|it| it.parse().unwrap()).collect()

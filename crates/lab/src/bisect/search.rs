@@ -29,6 +29,14 @@ impl ReleaseSearch {
         Self { marks: vec![None; releases] }
     }
 
+    /// The approximate number of trials of a whole search, with `most` trials at a time.
+    pub fn trials(releases: usize, most: usize) -> usize {
+        let mut search = Self::new(releases);
+        search.mark(0, TrialMark::Old);
+        search.mark(releases - 1, TrialMark::New);
+        2 + search.left(most)
+    }
+
     /// Notes the result of a trial.
     pub fn mark(&mut self, release: usize, mark: TrialMark) {
         self.marks[release] = Some(mark);

@@ -88,11 +88,8 @@ impl Cache {
         progress: &mut dyn FnMut(&str),
     ) -> Result<PathBuf, ProvisionError> {
         let plan = Plan::new(packages)?;
-        // The digest of this text is part of the directory's name: with another name of a field, all environments are
-        // made anew.
-        let text = format!("{plan:#?}\n");
-        let name = format!("{}-{}", packages.file_name(), digest(&text));
-        let site = Site { dir: self.envs.join(name), holds: packages.to_string(), installer };
+        let (text, dir) = self.place(packages, &plan);
+        let site = Site { dir, holds: packages.to_string(), installer };
         site.provide(&text, progress, |site, progress| {
             let create = installer.create(&site.dir, &plan.python);
             let none = || ProvisionError::NoPython { versions: plan.python.join(" or ") };
@@ -100,6 +97,21 @@ impl Cache {
             plan.stages.iter().try_for_each(|stage| site.install(stage, &[], progress))?;
             plan.imports.iter().try_for_each(|import| site.import(import, progress))
         })
+    }
+
+    /// True if the environment with the given packages exists, so that it need not be made.
+    pub fn has(&self, packages: &Packages) -> bool {
+        let plan = Plan::new(packages);
+        plan.is_ok_and(|plan| self.place(packages, &plan).1.join(MARK).is_file())
+    }
+
+    /// The text of a plan, and the directory for its environment.
+    fn place(&self, packages: &Packages, plan: &Plan) -> (String, PathBuf) {
+        // The digest of this text is part of the directory's name: with another name of a field, all environments are
+        // made anew.
+        let text = format!("{plan:#?}\n");
+        let name = format!("{}-{}", packages.file_name(), digest(&text));
+        (text, self.envs.join(name))
     }
 
     /// The directory for checkouts of commits, each of which exists only for a short while.

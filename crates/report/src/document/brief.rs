@@ -154,10 +154,8 @@ impl<'a> Document<'a> {
     /// the first wrong buffer. `None` if the run is not recorded on disk.
     pub fn next(&self, report: &Report, around: &Surroundings<'_>) -> Option<String> {
         let dir = around.run_dir?;
-        let blames_engine = report.run.spec.script().is_none()
-            || report.first_divergence.as_ref().is_some_and(|it| it.function.is_some());
         Some(match self.findings.first() {
-            Some(main) if main.known.is_empty() && !blames_engine => {
+            Some(main) if report.blames_script() => {
                 format!("next: zprobe show -v {dir}; more: zprobe explain {}", main.code)
             }
             Some(main) if main.known.is_empty() && pointless(report).is_none() => {
