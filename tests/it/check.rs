@@ -170,6 +170,7 @@ fn what_cannot_be_checked_is_refused_with_what_to_do_instead() {
         &["check", "empty"],
         &["check", "broken"],
         &["check", "cannot"],
+        &["check", "broken/own.toml", "cannot/own.toml", "missing.toml", "stage1-bf61"],
         &["check", "probes", "same"],
         &["check", "probes", "--filter", "no such thing"],
         &["check", "probes", "--engine", "native"],
@@ -435,6 +436,7 @@ fn a_configuration_file_names_the_probes_and_how_they_are_run() {
 fn a_ci_is_told_in_the_forms_that_it_reads() {
     let place = Place::new();
     place.probes();
+    fs::create_dir(place.0.path().join("out")).unwrap();
     let args = [
         "check",
         "probes",

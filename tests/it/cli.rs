@@ -37,10 +37,13 @@ fn what_cannot_be_run_is_refused_with_what_to_do_instead() {
         &["run", "--stage", "2", "--dataflow", "accumulator"],
         &["run", "--dataflow", "accumulator", "--overlap-comm"],
         &["run", "--ga", "0"],
+        &["run", "--ga", "x"],
+        &["run", "--seed=-1"],
         &["run", "--nproc-per-node", "0"],
         &["run", "--nproc-per-node", "many"],
         &["run", "--engine", "ddp", "--nproc-per-node", "gpu"],
         &["run", "--engine", "deepspeed", "--device", "cuda"],
+        &["run", "--engine", "pipeline", "--device", "gpu"],
         &["run", "--engine", "fsdp2", "--backend", "nccl"],
         &["run", "--device", "cpu", "--backend", "nccl"],
         &["run", "--device", "cpu", "--nproc-per-node", "gpu"],
@@ -155,6 +158,61 @@ fn the_exported_report_is_the_one_on_standard_output() {
         &file.display().to_string(),
     ]);
     assert_eq!(std::fs::read(&file).expect("the exported report"), output.stdout);
+}
+
+#[test]
+fn an_export_to_a_dash_is_on_standard_output_and_the_report_is_not() {
+    let recorded = fixture("traces/boundary-leak");
+    let output = zprobe(&["show", &recorded, "--export-json", "-"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["findings"][0]["code"], "ZP101");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("ZP101 boundary-leak"), "{stderr}");
+    assert!(!Path::new("-").exists());
+    let twice = refusal(&["show", &recorded, "--export-json", "-", "--export-junit", "-"]);
+    assert!(twice.contains("only one export can be written to standard output"), "{twice}");
+}
+
+#[test]
+fn an_export_that_cannot_be_written_is_refused_before_the_run() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for flag in ["--export-json", "--export-html", "--export-junit", "--export-sarif"] {
+        for (file, said) in [("missing/x", "there is no directory missing"), (".", "a directory")] {
+            for command in [
+                &["run", "--rank-program", "/bin/false", flag, file][..],
+                &["exec", flag, file, "--", "false"],
+                &["check", "--engine", "native", flag, file],
+            ] {
+                if command[0] == "check" && flag == "--export-html" {
+                    continue;
+                }
+                let program = env!("CARGO_BIN_EXE_zprobe");
+                let output = Command::new(program).args(command).current_dir(&dir).output();
+                let output = output.expect("zprobe starts");
+                let stderr = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(2), "{command:?}: {stderr}");
+                assert!(stderr.contains(said), "{command:?}: {stderr}");
+                assert!(!dir.path().join(".zprobe").exists(), "{command:?}: {stderr}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_command_for_names_lists_them_without_a_name() {
+    for (command, said) in [
+        ("list", "rules    Rules with their codes"),
+        ("explain", "words       microbatch, boundary"),
+    ] {
+        let output = zprobe(&[command]);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{command}: {stdout}");
+        assert!(stdout.contains(said), "{command}: {stdout}");
+    }
+    for word in ["clipping", "weights", "boundary", "exec", "latest"] {
+        let output = zprobe(&["explain", word]);
+        assert_eq!(output.status.code(), Some(0), "{word}");
+    }
 }
 
 #[test]

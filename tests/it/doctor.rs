@@ -59,6 +59,8 @@ fn without_any_engine_the_exit_code_says_that_nothing_can_run() {
         assert!(stdout.contains(&format!("missing  {engine}")), "{engine}: {stdout}");
     }
     assert!(stdout.contains("cannot start /does/not/exist"), "{stdout}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("asking /does/not/exist for its engines"), "{stderr}");
     assert_eq!(output.status.code(), Some(2), "{stdout}");
 }
 

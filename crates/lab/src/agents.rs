@@ -18,6 +18,7 @@ use zprobe_launch::agents::{JobPart, Leader, LeaderRequest, Team};
 use zprobe_launch::exec;
 use zprobe_launch::job::{JobRendezvous, UNNUMBERED};
 use zprobe_launch::{HostSource, Launch, Survivors};
+use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::{TRACE_FILE, repeat_dir};
 
 /// The time for which the leader may be silent between two runs, because it may be writing a long report.
@@ -94,7 +95,7 @@ struct LedRun<'a> {
 /// # Errors
 /// When the leader refuses the runs, or is lost before the first run.
 pub fn follow(order: &Order, leader: Leader, run_dir: &Path) -> Result<FollowOutcome> {
-    take_part(leader, run_dir, true, &mut |leader, LedRun { id, dir, port }| {
+    take_part(leader, run_dir, (&order.spec, true), &mut |leader, LedRun { id, dir, port }| {
         let port =
             port.context("the process of rank 0 runs a script, and this process does not; start the same command \
                           everywhere")?;
@@ -115,7 +116,7 @@ pub fn follow_script(
     leader: Leader,
     run_dir: &Path,
 ) -> Result<FollowOutcome> {
-    take_part(leader, run_dir, false, &mut |leader, LedRun { id, dir, .. }| {
+    take_part(leader, run_dir, (&order.spec(), false), &mut |leader, LedRun { id, dir, .. }| {
         exec::follow(order, id, dir, leader)
     })
 }
@@ -123,7 +124,7 @@ pub fn follow_script(
 fn take_part(
     mut leader: Leader,
     run_dir: &Path,
-    has_logs: bool,
+    (spec, has_logs): (&RunSpec, bool),
     make: &mut dyn FnMut(&mut Leader, LedRun<'_>) -> Result<Survivors>,
 ) -> Result<FollowOutcome> {
     let own = run_dir.join(format!("agent-{}", leader.own_index()));
@@ -133,7 +134,7 @@ fn take_part(
             LeaderRequest::Start { run, repeat, port } => {
                 let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
                 let led = LedRun { id: &run, dir: &dir, port };
-                match claimed(&dir, &typed(), || make(&mut leader, led)) {
+                match claimed(&dir, &typed(spec), || make(&mut leader, led)) {
                     Ok(ended) => warn_of_survivors(&ended),
                     Err(error) => leader.tell_failed(format!("{error:#}")),
                 }

@@ -10,7 +10,7 @@ use super::recorded::reported;
 use super::secrets;
 use super::store::{COMMAND_FILE, Recorded, everywhere};
 use zprobe_model::run_dir;
-use zprobe_model::spec::Engine;
+use zprobe_model::spec::{Engine, RunSpec};
 use zprobe_report::words::{amount, one_line};
 use zprobe_report::{Report, Verdict};
 
@@ -81,13 +81,14 @@ pub fn find(base: &Path, given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The command line of this process as the user typed it, without secrets. Invalid Unicode is shown as replacement
-/// characters.
-pub fn typed() -> String {
+/// The command line of this process as the user typed it, without secrets, also those of the configuration in `spec`.
+/// Invalid Unicode is shown as replacement characters.
+pub fn typed(spec: &RunSpec) -> String {
     let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
     let words: Vec<String> = ["zprobe".to_owned()].into_iter().chain(words).collect();
     let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-    secrets::of_machine().text(&words.join(" "))
+    let line = words.join(" ");
+    secrets::of_command(&line, spec).text(&line)
 }
 
 /// A word of a command line, in quotes if a shell needs them. An equals sign, which shells take only for an assignment in

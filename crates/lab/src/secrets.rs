@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::attachment::logs;
 use anyhow::{Context as _, Result};
+use zprobe_model::spec::RunSpec;
 use zprobe_model::trace::Trace;
 use zprobe_redact::{Known, Private, Redactor};
 use zprobe_report::suite::Suite;
@@ -19,6 +20,14 @@ pub fn of_run(run_dir: &Path, trace: &Trace) -> Result<Redactor> {
         .with_context(|| format!("cannot read the logs in {}", run_dir.display()))?;
     logs.iter().for_each(|tail| known.text(&tail.text));
     Ok(Redactor::of_secrets(&Private::here(Vec::new()), &known))
+}
+
+/// A redactor of the secrets of this machine, of a command line, and of the configuration of its run.
+pub fn of_command(line: &str, spec: &RunSpec) -> Redactor {
+    let mut known = Known::default();
+    spec.deepspeed_config().into_iter().for_each(|config| known.json(config));
+    known.text(line);
+    Redactor::of_secrets(&Private::here(Vec::new()), &known)
 }
 
 /// A redactor of the secrets of this machine, and of all texts that look like a secret.

@@ -76,7 +76,7 @@ impl Worker {
     pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
         self.was_stopped = false;
         let _ = fs::remove_dir_all(dir);
-        let (dir_of_task, command) = (std::path::absolute(dir)?, typed());
+        let (dir_of_task, command) = (std::path::absolute(dir)?, typed(&order.spec));
         let task = WorkerTask { run_id: run_id(), dir: dir_of_task, command, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
         self.was_stopped = reply.stopped;
