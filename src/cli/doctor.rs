@@ -1,6 +1,7 @@
 //! `zprobe doctor`: shows which engines this machine can run, and why not the others.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
@@ -12,6 +13,7 @@ use zprobe_lab::limits::examine;
 use zprobe_lab::table::on_terminal;
 use zprobe_launch::job::Job;
 use zprobe_model::visible;
+use zprobe_report::words::of_all;
 use zprobe_report::{Exit, Form};
 
 use super::interpreter;
@@ -72,6 +74,11 @@ pub fn main(args: &DoctorArgs) -> Result<Exit> {
             lines(&mut text, &engines);
             text.push_str("\nSurroundings\n");
             lines(&mut text, &surroundings);
+            let _ = writeln!(
+                text,
+                "\n{}",
+                on_terminal(&verdict(&engines, args.python.named().as_deref()), "", "  ")
+            );
             text
         }
     };
@@ -79,6 +86,19 @@ pub fn main(args: &DoctorArgs) -> Result<Exit> {
     console::print(&text)?;
     let any = any.iter().any(|check| check.state == CheckState::Ok);
     Ok(if any { Exit::Clean } else { Exit::NothingRan })
+}
+
+/// The number of engines that can run with the interpreter `python`, if one was named, and the next command.
+fn verdict(engines: &[DoctorCheck], python: Option<&Path>) -> String {
+    let can_run = engines.iter().filter(|check| check.state == CheckState::Ok).count();
+    let count = of_all(can_run, engines.len(), "engine");
+    let python = python.map(|path| path.display().to_string());
+    let python = python.as_deref().map(|path| shlex::try_quote(path).unwrap_or_default());
+    let python = python.map(|path| format!(" --python {path}")).unwrap_or_default();
+    match can_run {
+        0 => format!("{count} can run here; the lines `to do` above say what is missing"),
+        _ => format!("{count} can run here; next: zprobe check{python}"),
+    }
 }
 
 /// Appends a paragraph for each check, and one with the remedy for a check that failed.

@@ -59,6 +59,11 @@ fn without_any_engine_the_exit_code_says_that_nothing_can_run() {
         assert!(stdout.contains(&format!("missing  {engine}")), "{engine}: {stdout}");
     }
     assert!(stdout.contains("cannot start /does/not/exist"), "{stdout}");
+    assert!(
+        stdout.ends_with(
+            "\n0 of 7 engines can run here; the lines `to do` above say what is missing\n"
+        )
+    );
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.starts_with("asking /does/not/exist for its engines"), "{stderr}");
     assert_eq!(output.status.code(), Some(2), "{stdout}");

@@ -70,6 +70,25 @@ fn widest(text: &str) -> usize {
 }
 
 #[test]
+fn a_report_that_is_longer_than_the_screen_ends_with_its_verdict_and_the_next_command() {
+    for (fixture, is_long) in [("script-noise", true), ("rank-dies", false)] {
+        let trace = repository().join("fixtures/traces").join(fixture).display().to_string();
+        let (text, _) = piped(&["show".to_owned(), trace], &[]);
+        assert_eq!(text.lines().count() > 24, is_long, "{text}");
+        let verdict = text.lines().next().unwrap();
+        let repeated: Vec<usize> = text
+            .lines()
+            .rev()
+            .enumerate()
+            .filter(|(_, line)| *line == verdict)
+            .map(|(at, _)| at)
+            .collect();
+        assert_eq!(repeated.len(), if is_long { 2 } else { 1 }, "{text}");
+        assert!(!is_long || repeated[0] <= 3, "{text}");
+    }
+}
+
+#[test]
 fn a_narrow_terminal_and_columns_make_the_report_narrow() {
     assert!((41..=50).contains(&widest(&on_terminal(&diagnose(), 50, &[]))));
     assert!((41..=50).contains(&widest(&piped(&diagnose(), &[("COLUMNS", "50")]).0)));

@@ -1,4 +1,5 @@
-//! Renders the first screen: the verdict, the main finding in about twelve lines, and the next command.
+//! Renders the first screen: the verdict, the main finding in about twelve lines, and the next command. A long screen has
+//! the verdict once more at its end.
 
 use anstyle::Style;
 
@@ -11,6 +12,12 @@ use zprobe_model::visible::Visible;
 
 /// The width of the margin for labels, in columns.
 const MARGIN: usize = 11;
+
+/// The number of lines that a usual terminal shows.
+const SCREEN: usize = 24;
+
+/// The largest number of lines after the facts: the next command and the command that repeats the run.
+const LAST_LINES: usize = 3;
 
 pub(in crate::render) fn render(
     report: &Visible<Report>,
@@ -46,6 +53,10 @@ pub(in crate::render) fn render(
         page.labelled(&[Fact::new("note", own)]);
     }
     page.wrapped("", "", "", Style::new());
+    if page.lines() + LAST_LINES > SCREEN {
+        // The first line has left the screen.
+        page.wrapped(&first, "  ", &headline, Style::new());
+    }
     if let Some(next) = document.next(report, around) {
         page.wrapped("", "  ", &next, BOLD);
     }

@@ -33,6 +33,11 @@ impl TerminalPage {
         Self { text: String::new(), width }
     }
 
+    /// The number of lines that were written to the page.
+    pub fn lines(&self) -> usize {
+        self.text.lines().count()
+    }
+
     /// The text that was written to the page.
     pub fn into_text(self) -> String {
         self.text

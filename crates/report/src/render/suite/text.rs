@@ -37,6 +37,10 @@ pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
     for line in ending(suite).lines() {
         page.wrapped("", "  ", line, Style::new());
     }
+    let mut bad = suite.cases.iter().filter(|case| case.status.is_bad());
+    if let Some(dir) = bad.find_map(|case| case.run_dir.as_ref()) {
+        let _ = writeln!(page, "next: zprobe show {}", one_line(&dir.to_string_lossy()));
+    }
     page.into_text()
 }
 
