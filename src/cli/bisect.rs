@@ -35,7 +35,7 @@ pub struct BisectArgs {
     #[command(subcommand)]
     step: Option<Step>,
 
-    /// Recorded run that shows the finding: its directory, the beginning of its name, latest or latest~N
+    /// Recorded run with the finding: a directory, the beginning of a name, latest or latest~N
     ///
     /// `zprobe list runs` lists the names. Without a run, the settings of a run, such as --engine, make the run.
     #[arg(value_name = "RUN")]
