@@ -46,12 +46,14 @@ pub struct SweepArgs {
     #[arg(long, value_name = "PART")]
     part: Vec<DesignPart>,
 
-    /// Instead of the covering design: all combinations of a smaller grid
-    #[arg(long, conflicts_with = "part")]
-    full: bool,
+    /// Instead of the covering design: few configurations, with every pair of unusual values
+    ///
+    /// Settings in which a release of --package has a known bug are left out.
+    #[arg(long, conflicts_with_all = ["part", "random"])]
+    pairs: bool,
 
     /// Instead of the covering design: this many configurations, drawn at random from all axes
-    #[arg(long, value_name = "N", conflicts_with_all = ["part", "full", "limit"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["part", "limit"])]
     random: Option<usize>,
 
     /// Seed of the random draw
@@ -123,7 +125,7 @@ pub fn main(args: &SweepArgs) -> Result<Exit> {
         // Some settings need more steps than the default of `zprobe run`.
         let steps = ["--steps".to_owned(), args.steps.to_string()];
         let spec = |arguments: &[String]| run::spec(&[arguments, &steps].concat());
-        let plan = SweepPlan::new(&args.choice(), earlier.transpose()?, &spec)?;
+        let plan = SweepPlan::new(&args.choice()?, earlier.transpose()?, &spec)?;
         if args.list {
             console::plain(&table::list(&plan, args.output_format, &surroundings)?)?;
             return Ok(Exit::Clean);
@@ -147,20 +149,21 @@ pub fn main(args: &SweepArgs) -> Result<Exit> {
 
 impl SweepArgs {
     /// The configurations that the flags ask for.
-    fn choice(&self) -> SweepSelection<'_> {
+    fn choice(&self) -> Result<SweepSelection<'_>> {
         let design = match self.random {
             Some(number) => SweepDesign::Drawn { number, seed: self.seed },
-            None if self.full => SweepDesign::Product,
+            None if self.pairs => SweepDesign::Pairwise,
             None => SweepDesign::Covering,
         };
-        SweepSelection {
+        Ok(SweepSelection {
             engine: self.engine,
             design,
+            packages: provision::packages(&self.package)?,
             parts: &self.part,
             stages: &self.stage,
             filter: &self.filter,
             limit: self.limit,
-        }
+        })
     }
 
     /// The arguments that a single `zprobe run` needs, in addition to its configuration, to repeat a run of the sweep.
@@ -218,7 +221,7 @@ mod tests {
         for &engine in Engine::CHOICES {
             let lattice = Lattice::of(engine);
             let bases = lattice.covering();
-            for configuration in bases.iter().chain(&lattice.product()) {
+            for configuration in bases.iter().chain(&lattice.pairwise(&|_| true)) {
                 let arguments = configuration.arguments();
                 let parsed = run::RunArgs::parse(&arguments);
                 assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.err().expect("an error"));

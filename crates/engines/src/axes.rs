@@ -40,9 +40,6 @@ pub struct Axes {
     pub partners: Vec<AxisChoice>,
     /// The shapes that are worth trying with the engine.
     pub shapes: Vec<AxisChoice>,
-    /// The axes whose values are all combined with each other and with all bases. Each axis takes its default or one of
-    /// these values.
-    pub grid: Vec<Vec<AxisChoice>>,
 }
 
 /// Makes choices from pairs of a label and arguments, which are separated by spaces.
@@ -74,7 +71,6 @@ pub(super) fn plain() -> Axes {
             Shape::LossBackward,
             Shape::CoalescedReduction,
         ]),
-        grid: vec![choices(&counts)],
     }
 }
 

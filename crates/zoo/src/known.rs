@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::judge::words;
-use super::{Expectation, ZooRow, registry};
-use zprobe_model::spec::{Dtype, Offload};
+use super::{Expectation, Packages, ZooRow, registry};
+use zprobe_model::spec::{Dtype, Offload, RunSpec};
 use zprobe_report::{Finding, KnownBug, Report, RuleCode, Verdict};
 
 /// The name of the fact that lists the trainers and engines of a user's script.
@@ -68,6 +68,19 @@ pub fn phrases() -> impl Iterator<Item = &'static str> {
     releases.filter_map(|release| match &release.expect {
         Expectation::Crash { message, .. } => Some(message.as_str()),
         _ => None,
+    })
+}
+
+/// Returns true if a run with these settings and these packages may show a known bug.
+pub fn may_show_known_bug(spec: &RunSpec, packages: &Packages) -> bool {
+    // A specification that is no JSON object fits no conditions.
+    let settings = serde_json::to_value(spec).unwrap_or_default();
+    let rows = registry::rows().iter().filter(|row| row.engine == spec.engine());
+    rows.filter_map(|row| row.known.as_ref()).any(|known| {
+        let has = |(package, versions): (&String, &VersionSpecifiers)| {
+            packages.version(package).is_some_and(|version| versions.contains(version))
+        };
+        known.affected.iter().all(has) && !known.when.is_empty() && known.has_settings(&settings)
     })
 }
 
@@ -171,7 +184,12 @@ impl BugConditions {
         self.trainer.as_ref().is_none_or(has_trainer)
             && self.affected.iter().all(is_affected)
             && (self.optimizer_class.is_none() || self.optimizer_class.as_deref() == class)
-            && self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
+            && self.has_settings(spec)
+    }
+
+    /// Returns true if the settings are those that the bug needs.
+    fn has_settings(&self, spec: &Value) -> bool {
+        self.when.iter().all(|(field, values)| is_one_of(at(spec, field), values))
     }
 
     /// The package in which the release `fixed` is the first without the bug: the package that does not have the bug

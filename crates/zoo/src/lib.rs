@@ -19,7 +19,7 @@ use zprobe_model::spec::Engine;
 use zprobe_report::RuleCode;
 
 pub use judge::{Judgement, got};
-pub use known::{BugConditions, TRAINERS, name_known_bugs, phrases};
+pub use known::{BugConditions, TRAINERS, may_show_known_bug, name_known_bugs, phrases};
 pub use packages::Packages;
 pub use read::ReadError;
 pub use script::BugScript;

@@ -55,12 +55,5 @@ pub(super) fn axes() -> Axes {
             groups,
         ]),
         shapes: shapes_without(&[Shape::Experts, Shape::LossBackward, Shape::CoalescedReduction]),
-        grid: vec![
-            choices(&counts),
-            choices(&[find]),
-            choices(&[graph]),
-            choices(&[view]),
-            choices(&[narrow]),
-        ],
     }
 }

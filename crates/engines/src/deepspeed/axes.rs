@@ -103,13 +103,6 @@ pub(super) fn axes() -> Axes {
             ("clipping always", "--gradient-clipping 0.125"),
         ]),
         shapes,
-        grid: vec![
-            counts(),
-            choices(&[("offload", "--offload cpu")]),
-            choices(&[("overlap-comm", "--overlap-comm true")]),
-            choices(&[("no contiguous-gradients", "--contiguous-gradients false")]),
-            choices(&[("no reduce-scatter", "--reduce-scatter false")]),
-        ],
     }
 }
 

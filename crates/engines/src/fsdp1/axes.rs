@@ -57,6 +57,5 @@ pub(super) fn axes() -> Axes {
             Shape::LossBackward,
             Shape::CoalescedReduction,
         ]),
-        grid: vec![choices(&counts), choices(&[whole, keep]), choices(&[every])],
     }
 }

@@ -62,6 +62,5 @@ pub(super) fn axes() -> Axes {
             Shape::LossBackward,
             Shape::CoalescedReduction,
         ]),
-        grid: vec![choices(&counts), choices(&[keep])],
     }
 }

@@ -52,11 +52,6 @@ pub(super) fn axes() -> Axes {
             Shape::UnusedOnEvenRanks,
             Shape::ReversedOnOddRanks,
         ]),
-        grid: vec![
-            choices(&counts),
-            choices(&[("mlp", "--model mlp")]),
-            choices(&[("tiny buckets", "--reduce-bucket-size 64")]),
-        ],
     }
 }
 

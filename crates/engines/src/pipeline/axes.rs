@@ -32,6 +32,5 @@ pub(super) fn axes() -> Axes {
         ],
         partners: choices(&[ranks, ddp, fsdp2, microbatches, by_loss]),
         shapes: crate::axes::shapes_without(&others),
-        grid: vec![choices(&[ddp, fsdp2]), choices(&[microbatches])],
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! The axes of an engine and their values are data of [`zprobe_engines`]. Their Cartesian product is too large to run, so
 //! [`Lattice::covering`] selects configurations in which every value, and every pair of an unusual shape and an
-//! unusual setting, occurs at least once. [`Lattice::product`] is the Cartesian product of fewer axes, and
-//! [`Lattice::drawn`] draws from all axes at random. [`group::group`] joins the configurations that have the same
+//! unusual setting, occurs at least once. [`Lattice::pairwise`] is a much smaller design with all pairs of values,
+//! and [`Lattice::drawn`] draws from all axes at random. [`group::group`] joins the configurations that have the same
 //! outcome.
 
 mod draw;
 pub mod group;
 pub mod outcome;
+mod pairwise;
 
 use std::collections::HashSet;
 
@@ -28,10 +29,10 @@ named_enum! {
         Factor = "factor",
         /// A base with an unusual shape and an unusual setting.
         Pair = "pair",
-        /// A configuration from the Cartesian product of all settings.
-        Product = "product",
         /// A configuration that is drawn at random.
         Random = "random",
+        /// A configuration of the design in which every pair of unusual values occurs.
+        Pairwise = "pairwise",
     }
 }
 
@@ -120,26 +121,6 @@ impl Lattice {
         distinct(bases.chain(factors).chain(pairs))
     }
 
-    /// The Cartesian product of a smaller grid of axes.
-    pub fn product(&self) -> Vec<Configuration> {
-        let mut extras = vec![Vec::new()];
-        for axis in &self.axes.grid {
-            extras = extras
-                .into_iter()
-                .flat_map(|extra: Vec<AxisChoice>| {
-                    let with = |value: &AxisChoice| {
-                        [extra.as_slice(), std::slice::from_ref(value)].concat()
-                    };
-                    let more: Vec<_> = axis.iter().map(with).collect();
-                    [extra].into_iter().chain(more)
-                })
-                .collect();
-        }
-        distinct(self.axes.bases.iter().flat_map(|base| {
-            extras.iter().map(|extra| self.configuration(DesignPart::Product, base, extra.clone()))
-        }))
-    }
-
     fn configuration(
         &self,
         part: DesignPart,
@@ -164,7 +145,7 @@ mod tests {
     fn no_configuration_stands_twice_in_a_design() {
         for &engine in Engine::CHOICES {
             let lattice = Lattice::of(engine);
-            for design in [lattice.covering(), lattice.product()] {
+            for design in [lattice.covering(), lattice.pairwise(&|_| true)] {
                 let arguments: HashSet<_> = design.iter().map(Configuration::arguments).collect();
                 let labels: HashSet<_> = design.iter().map(Configuration::label).collect();
                 assert_eq!((arguments.len(), labels.len()), (design.len(), design.len()));

@@ -11,6 +11,7 @@ use crate::order::ParseSpec;
 use zprobe_launch::Stop;
 use zprobe_model::spec::{Engine, Refusal};
 use zprobe_report::words::amount;
+use zprobe_zoo::{Packages, may_show_known_bug};
 
 /// The flags of `zprobe sweep` that choose configurations of an engine.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct SweepSelection<'a> {
     pub engine: Engine,
     /// The source of the configurations.
     pub design: SweepDesign,
+    /// The packages whose known bugs the pairwise design avoids.
+    pub packages: Packages,
     /// The chosen parts of the design; empty for all parts.
     pub parts: &'a [DesignPart],
     /// The chosen ZeRO stages; empty for all stages.
@@ -34,8 +37,8 @@ pub struct SweepSelection<'a> {
 pub enum SweepDesign {
     /// A covering design: every value of every axis, and pairs of values.
     Covering,
-    /// The Cartesian product of a smaller grid of axes.
-    Product,
+    /// A small design in which every pair of unusual values occurs.
+    Pairwise,
     /// Random draws from all axes.
     Drawn {
         /// The number of configurations to draw.
@@ -89,11 +92,11 @@ impl SweepPlan {
         };
         let mut wanted_yet = match choice.design {
             SweepDesign::Drawn { number, .. } => Some(number),
-            SweepDesign::Covering | SweepDesign::Product => None,
+            SweepDesign::Covering | SweepDesign::Pairwise => None,
         };
         // Few of many draws may pass the filters, so that planning takes long and must be interruptible.
         let stop = Stop::listen().context("cannot listen to signals")?;
-        for configuration in configurations(choice) {
+        for configuration in configurations(choice, spec) {
             ensure!(!stop.is_wanted(), "interrupted while the sweep was planned; nothing was run");
             if wanted_yet == Some(0) {
                 break;
@@ -186,11 +189,21 @@ impl SweepPlan {
 
 /// The configurations of a design, in order. The number of random draws is limited, because filters may let no
 /// configuration pass.
-fn configurations(choice: &SweepSelection<'_>) -> Box<dyn Iterator<Item = Configuration>> {
+fn configurations(
+    choice: &SweepSelection<'_>,
+    spec: &ParseSpec<'_>,
+) -> Box<dyn Iterator<Item = Configuration>> {
     let lattice = Lattice::of(choice.engine);
     match choice.design {
         SweepDesign::Drawn { number, seed } => Box::new(lattice.drawn(seed).take(DRAWS * number)),
-        SweepDesign::Product => Box::new(lattice.product().into_iter()),
+        SweepDesign::Pairwise => {
+            let accepts = |it: &Configuration| {
+                let spec = spec(&it.arguments());
+                wanted(it, choice)
+                    && spec.is_ok_and(|spec| !may_show_known_bug(&spec, &choice.packages))
+            };
+            Box::new(lattice.pairwise(&accepts).into_iter())
+        }
         SweepDesign::Covering => Box::new(lattice.covering().into_iter()),
     }
 }
