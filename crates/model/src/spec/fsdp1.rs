@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Invalid, RunSpec, SpecRequest, named_enum};
+use super::{Dtype, Engine, Invalid, Optimizer, RunSpec, SpecRequest, named_enum};
 
 named_enum! {
     /// The sharding strategy of `FullyShardedDataParallel`.
@@ -81,6 +81,13 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
             !fsdp1.use_orig_params && spec.parameter_groups == Some(2),
             "--parameter-groups 2".to_owned(),
             "a flat parameter belongs to one group as a whole; add --use-orig-params true",
+        ),
+        (
+            fsdp1.keep_low_precision_grads
+                && spec.narrowest_comm_dtype() != Dtype::Fp32
+                && matches!(spec.optimizer, Optimizer::Adamw { .. }),
+            "--keep-low-precision-grads with --optimizer adamw".to_owned(),
+            "torch's Adam refuses gradients in another dtype than its parameters, which are fp32; use --optimizer sgd",
         ),
     ];
     let refused = rows.into_iter().filter(|(refused, _, _)| *refused);

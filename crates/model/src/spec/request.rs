@@ -7,7 +7,9 @@ use super::fault::check_fault;
 use super::recording::CODE_STEPS;
 use super::recording::default_budget;
 use super::settings;
-use super::validate::{check_exactness, check_resumption, check_shapes};
+use super::validate::{
+    check_exactness, check_grad_scaler, check_optimizer, check_resumption, check_shapes,
+};
 use super::{
     Backend, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model, Optimizer,
     Plan, Recording, Refusal, RunSpec, SpecRequest, ddp, deepspeed, fsdp1, fsdp2, pipeline,
@@ -112,6 +114,8 @@ impl SpecRequest {
             _ => {}
         }
         refusal.extend(check_exactness(&spec, &self));
+        refusal.extend(check_grad_scaler(&spec));
+        refusal.extend(check_optimizer(&spec));
         refusal.extend(check_resumption(&spec));
         refusal.extend(check_shapes(&spec));
         refusal.extend(checks::check_shapes(&spec));

@@ -55,12 +55,23 @@ pub(super) fn check_exactness(spec: &RunSpec, asked: &SpecRequest) -> Vec<Invali
         }
     }
     problems.extend(check_range(spec).err());
-    problems.extend(check_grad_scaler(spec));
     problems
 }
 
+/// Refuses an optimizer that divides by 0 in the dtype of its parameters.
+pub(super) fn check_optimizer(spec: &RunSpec) -> Option<Invalid> {
+    let is_fp16 = spec.dtype == Dtype::Fp16 && !spec.engine().traits().has_master_weights;
+    (is_fp16 && matches!(spec.optimizer, Optimizer::Adamw { .. })).then(|| {
+        Invalid::contradiction(
+            format!("--optimizer adamw with --engine {} and --dtype fp16", spec.engine()),
+            "Adam's epsilon (1e-8) is 0 in fp16, so that Adam divides 0 by 0 where a gradient is 0; use --dtype bf16 \
+             or --optimizer sgd",
+        )
+    })
+}
+
 /// Refuses loss scales that torch's `GradScaler` does not support.
-fn check_grad_scaler(spec: &RunSpec) -> Option<Invalid> {
+pub(super) fn check_grad_scaler(spec: &RunSpec) -> Option<Invalid> {
     if spec.engine().traits().scales_loss {
         return None;
     }
@@ -276,6 +287,11 @@ mod tests {
         let fsdp1 = |shapes: &[Shape]| shaped(Engine::Fsdp1, shapes);
         let replicas = |replicas| SpecRequest { replicas: Some(replicas), ..fsdp1(&[]) };
         let strategy = Some(ShardingStrategy::HybridShard);
+        let low_precision = SpecRequest {
+            keep_low_precision_grads: Some(true),
+            optimizer: Some(Optimizer::ADAMW),
+            ..fsdp1(&[])
+        };
         insta::assert_snapshot!(
             [
                 replicas(2),
@@ -283,13 +299,35 @@ mod tests {
                 SpecRequest { parameter_groups: Some(2), ..fsdp1(&[]) },
                 fsdp1(&[Shape::Frozen]),
                 fsdp1(&[Shape::DifferentStart]),
+                SpecRequest { dtype: Some(Dtype::Bf16), ..low_precision.clone() },
             ]
             .map(refusal)
             .join("\n")
         );
         assert!(SpecRequest { sharding_strategy: strategy, ..replicas(2) }.resolve().is_ok());
+        assert!(SpecRequest { dtype: Some(Dtype::Fp32), ..low_precision }.resolve().is_ok());
         let own = SpecRequest { use_orig_params: Some(true), ..fsdp1(&[Shape::Frozen]) };
         assert!(SpecRequest { parameter_groups: Some(2), ..own }.resolve().is_ok());
+    }
+
+    #[test]
+    fn fp16_parameters_are_refused_with_adam_and_with_a_grad_scaler_on_every_model() {
+        for model in [Model::Coded, Model::Mlp] {
+            let request = |engine, dtype| SpecRequest {
+                model: Some(model),
+                dtype: Some(dtype),
+                ..shaped(engine, &[])
+            };
+            let adam = |request| SpecRequest { optimizer: Some(Optimizer::ADAMW), ..request };
+            let scaled = |request| SpecRequest { loss_scale: Some(LossScale::DEFAULT), ..request };
+            let fp16 = |engine| request(engine, Dtype::Fp16);
+            assert!(refusal(adam(fp16(Engine::Ddp))).contains("divides 0 by 0"));
+            assert!(refusal(scaled(fp16(Engine::Ddp))).contains("does not unscale fp16"));
+            // The masters of FSDP2 are fp32.
+            assert_eq!(refusal(adam(fp16(Engine::Fsdp2))), "it runs");
+            assert_eq!(refusal(scaled(fp16(Engine::Fsdp2))), "it runs");
+            assert_eq!(refusal(adam(request(Engine::Ddp, Dtype::Bf16))), "it runs");
+        }
     }
 
     #[test]
