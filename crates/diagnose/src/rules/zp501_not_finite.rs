@@ -29,7 +29,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     });
     let Some((first, names)) = infinite.next() else { return Vec::new() };
     let mut finding =
-        rule.finding(format!("the {} holds elements that are not finite", first.point.describe()));
+        rule.finding(format!("elements of the {} are not finite", first.point.describe()));
     finding.microbatch = first.microbatch;
     if let [name] = &names[..] {
         finding.param = Some(name.clone());
