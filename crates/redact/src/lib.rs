@@ -277,6 +277,7 @@ fn tells_in_words(event: &Event) -> bool {
             | Event::LossScaled { .. }
             | Event::OptimizerCalled { .. }
             | Event::ForwardUsed { .. }
+            | Event::BackwardUsed { .. }
             | Event::GradientNorm { .. }
             | Event::PhaseEntered { .. }
             | Event::Loss { .. }

@@ -284,7 +284,7 @@ fn a_step_before_the_boundary_is_the_root_of_what_is_lost_and_left_over() {
 }
 
 #[test]
-fn parameters_that_forward_uses_are_those_that_the_step_before_left() {
+fn parameters_that_a_pass_uses_are_those_that_the_step_before_left() {
     let simulation =
         Simulation::new(SpecRequest { steps: Some(2), ..request() }, Cut::EachParameter);
     let name = simulation.plan.params()[1].name.clone();
@@ -305,6 +305,14 @@ fn parameters_that_forward_uses_are_those_that_the_step_before_left() {
     assert!(finding.message.contains("step 1, microbatch 1, on rank 1"), "{finding:#?}");
     assert_eq!(finding.evidence, [format!("rank 1: {name} from element 3 on (7 elements)")]);
     assert_eq!(used(Vec::new()).verdict, Verdict::Clean);
+
+    let differing = vec![Differing { param: 1, elements: 7, first: 3 }];
+    let event = Event::BackwardUsed { step: 0, microbatch: 1, differing };
+    trace.records.insert(place + 1, Record { event, ..some });
+    let report = diagnose(&trace);
+    let [finding] = &report.findings[..] else { panic!("{:#?}", report.findings) };
+    assert_eq!((finding.code.as_str(), finding.step, finding.rank), ("ZP602", Some(0), Some(1)));
+    assert!(finding.message.starts_with("the backward of step 0, microbatch 1, on rank 1"));
 }
 
 #[test]

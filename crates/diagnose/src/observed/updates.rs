@@ -17,6 +17,9 @@ pub struct Updates<'a> {
     /// The parameters whose value in forward differed from their value after the previous step, by (step, microbatch,
     /// rank).
     pub forward: BTreeMap<(usize, usize, usize), &'a [Differing]>,
+    /// The parameters whose value in backward differed from their value after the previous step, by (step, microbatch,
+    /// rank).
+    pub backward: BTreeMap<(usize, usize, usize), &'a [Differing]>,
     /// The global norms of the gradient that the engine computed, by (step, rank).
     pub norms: BTreeMap<(usize, usize), ReportedNorm>,
     /// The calls that clipped gradients, by (step, rank).
@@ -80,6 +83,9 @@ impl<'a> Updates<'a> {
                 if known.is_empty() {
                     *known = differing;
                 }
+            }
+            Event::BackwardUsed { step, microbatch, differing } => {
+                self.backward.entry((*step, *microbatch, rank)).or_insert(differing);
             }
             Event::GradientNorm { step, norm, limit } => {
                 self.norms.insert((*step, rank), ReportedNorm { norm: *norm, limit: *limit });

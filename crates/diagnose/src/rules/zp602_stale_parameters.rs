@@ -1,7 +1,7 @@
-//! ZP602: after the step a model's parameters differ from their owner's master weights, or forward uses other
-//! parameters.
+//! ZP602: after the step a model's parameters differ from their owner's master weights, or forward or backward uses
+//! other parameters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::case::Case;
@@ -29,20 +29,29 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     // A later step inherits stale parameters, and adds no information.
     let after_step = case.observed.spec.recorded_steps().find_map(|step| in_step(case, rule, step));
-    after_step.or_else(|| in_forward(case, rule)).into_iter().collect()
+    let updates = &case.observed.updates;
+    after_step
+        .or_else(|| in_use(case, rule, "forward", &updates.forward))
+        .or_else(|| in_use(case, rule, "backward", &updates.backward))
+        .into_iter()
+        .collect()
 }
 
-/// Reports the first forward that used other parameters than the previous step left.
-fn in_forward(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let mut wrong =
-        case.observed.updates.forward.iter().filter(|(_, differing)| !differing.is_empty());
+/// Reports the first forward or backward (`pass`) that used other parameters than the previous step left.
+fn in_use(
+    case: &Case<'_>,
+    rule: &Rule,
+    pass: &str,
+    used: &BTreeMap<(usize, usize, usize), &[Differing]>,
+) -> Option<Sighting> {
+    let mut wrong = used.iter().filter(|(_, differing)| !differing.is_empty());
     let (&(step, microbatch, first_rank), &differing) = wrong.next()?;
     let in_same = wrong.take_while(|((s, m, _), _)| (*s, *m) == (step, microbatch));
     let mut of_ranks = vec![(first_rank, differing)];
     of_ranks.extend(in_same.map(|((_, _, rank), differing)| (*rank, *differing)));
     let ranks: Vec<usize> = of_ranks.iter().map(|(rank, _)| *rank).collect();
     let mut finding = rule.finding(format!(
-        "the forward of step {step}, microbatch {microbatch}, on {} used other parameters than {}",
+        "the {pass} of step {step}, microbatch {microbatch}, on {} used other parameters than {}",
         counted("rank", &ranks),
         match step.checked_sub(1) {
             Some(before) => format!("those after step {before}"),

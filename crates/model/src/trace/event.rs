@@ -219,6 +219,16 @@ pub enum Event {
         /// The parameters with differing elements.
         differing: Vec<Differing>,
     },
+    /// A comparison of the parameters that the backward of a microbatch used with the parameters that the previous
+    /// step left. Only emitted for engines that gather parameters, and only if a parameter differs.
+    BackwardUsed {
+        /// The number of the optimizer step, from 0.
+        step: usize,
+        /// The number of the microbatch within the step, from 0.
+        microbatch: usize,
+        /// The parameters with differing elements.
+        differing: Vec<Differing>,
+    },
     /// The engine goes on from a checkpoint: the comparison of the rank's training state before the checkpoint was
     /// saved with the state after a new engine has loaded the checkpoint.
     CheckpointLoaded {

@@ -79,6 +79,7 @@ impl Event {
             | Event::GraphWalked { step, microbatch, .. }
             | Event::HooksFired { step, microbatch, .. }
             | Event::ForwardUsed { step, microbatch, .. }
+            | Event::BackwardUsed { step, microbatch, .. }
             | Event::BackwardEnded { step, microbatch }
             | Event::BucketFlushed { step, microbatch, .. } => (Some(step), Some(microbatch)),
             Event::LossWeighed(LossWeighed { step, microbatch, .. }) => {

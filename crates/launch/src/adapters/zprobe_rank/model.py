@@ -30,6 +30,8 @@ class Node(nn.Module):
     """
 
     reverses = False
+    #: A function that is called in backward, when the gradient of a parameter is computed, with the parameter's name.
+    used_in_backward = None
 
     def complete(self):
         """To be called once the node has its parameters and submodules. An engine may hide parameters later: FSDP1
@@ -42,7 +44,7 @@ class Node(nn.Module):
         uses, at = [], 0
         for name in self.names:
             if data[at] is not None:
-                uses.append((inner_product, (getattr(self, name), data[at])))
+                uses.append((self._product, (name, data[at])))
             at += 1
         for child, count in zip(self.children(), self.counts):
             part, at = data[at : at + count], at + count
@@ -51,6 +53,12 @@ class Node(nn.Module):
         if self.reverses:
             uses.reverse()
         return torch.cat([use(*arguments) for use, arguments in uses])
+
+    def _product(self, name, data):
+        product = inner_product(getattr(self, name), data)
+        if self.used_in_backward is not None and product.requires_grad:
+            product.register_hook(lambda _: self.used_in_backward(name))
+        return product
 
 
 class CodedModel(Node):

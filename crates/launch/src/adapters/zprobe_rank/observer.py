@@ -97,7 +97,8 @@ class Observer:
         self.tap.microbatch = microbatch
         self.channel.later(lambda: self.channel.emit("loss", value=finite(loss.item()), **at), loss)
         if self.forward is not None:
-            self.channel.later(functools.partial(self._forward_used, self.forward.take(), at), loss)
+            used = functools.partial(self._used, "forward-used", self.forward.take(), at)
+            self.channel.later(used, loss)
         nodes, reached = graph.walk(loss, self.eyes.graph_index())
         self.channel.emit("graph-walked", accumulate_grad_nodes=nodes, params=reached, **at)
         if isinstance(self.probe, model.DenseProbe):
@@ -112,6 +113,11 @@ class Observer:
             pairs = [counts.get(number, (0, 0)) for number in self.parameters_held]
             fired, arrived = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             self.channel.emit("hooks-fired", fired=fired, arrived=arrived, **at)
+        if self.forward is not None:
+            compared = self.forward.take_backward()
+            if compared:
+                used = functools.partial(self._used, "backward-used", compared, at)
+                self.channel.later(used, self.values[0])
         is_boundary = microbatch + 1 == self.spec["gradient_accumulation_steps"]
         # A gradient that was reduced too early is recorded, too, and shows as a wrong accumulator.
         if ends_microbatch and not is_boundary and self.accumulates:
@@ -173,11 +179,14 @@ class Observer:
         if self.sampler.active:
             self.channel.emit("not-observed", what="parameters that forward uses", why="large models are only sampled")
         else:
-            self.forward = ForwardWatch(self.run.places)
+            nodes = [module for module in self.model.modules() if isinstance(module, model.Node)]
+            self.forward = ForwardWatch(self.run.places, nodes)
 
-    def _forward_used(self, compared, at):
+    def _used(self, event, compared, at):
         differing = [dict(it, param=self.probe.held[it["param"]]) for it in differences(compared)]
-        self.channel.emit("forward-used", differing=differing, **at)
+        # A trace has no events for backwards in which nothing differs.
+        if differing or event == "forward-used":
+            self.channel.emit(event, differing=differing, **at)
 
     def _reduced(self):
         self._record_gradients("reduced", self.eyes.gradients(), self.eyes.unscaled, **self.at)
