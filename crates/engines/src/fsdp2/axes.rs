@@ -15,6 +15,7 @@ pub(super) fn axes() -> Axes {
     .map(|(dtype, model, reduce, comm)| choices(&[(*dtype, *model), (*reduce, *comm)]))
     .collect();
     let counts = [("ga 1", "--ga 1"), ("ga 3", "--ga 3"), ("3 ranks", "--nproc-per-node 3")];
+    let partly = ("two shards after forward", "--nproc-per-node 4 --shards-after-forward 2");
     let keep = ("no reshard-after-forward", "--reshard-after-forward false");
     let every = ("reduced in every microbatch", "--reduce-every-microbatch true");
     let replicas = ("two replicas", "--replicas 2");
@@ -39,7 +40,7 @@ pub(super) fn axes() -> Axes {
         bases,
         factors: vec![
             choices(&counts),
-            choices(&[keep]),
+            choices(&[keep, partly]),
             choices(&[kept]),
             choices(&[every, replicas, at_boundary, hook]),
             choices(&[tensor, tensor_and_replicas]),

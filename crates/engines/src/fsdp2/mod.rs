@@ -70,6 +70,9 @@ fn repro(spec: &RunSpec) -> Result<EngineScript, String> {
     if !fsdp2.reshard_after_forward {
         options += ", reshard_after_forward=False";
     }
+    if let Some(ranks) = fsdp2.shards_after_forward {
+        options += &format!(", reshard_after_forward={ranks}");
+    }
     let (mut of_module, mut of_model) = (String::new(), String::new());
     if let Some(divisor) = fsdp2.gradient_divide_factor {
         of_module += &format!("        module.set_gradient_divide_factor({divisor:?})\n");

@@ -62,7 +62,8 @@ def set_up(run, mesh):
     options = dict(
         mesh=mesh[sharded_dimensions(settings)] if mesh.ndim > 1 else mesh,
         mp_policy=MixedPrecisionPolicy(param_dtype=DTYPES[spec["dtype"]], reduce_dtype=DTYPES[spec["comm_dtype"]]),
-        reshard_after_forward=settings["reshard_after_forward"],
+        # An integer is the number of ranks among which parameters stay sharded.
+        reshard_after_forward=settings.get("shards_after_forward") or settings["reshard_after_forward"],
     )
     if spec["offload"] == "cpu":
         options.update(offload_policy=CPUOffloadPolicy(pin_memory=run.device.type != "cpu"))

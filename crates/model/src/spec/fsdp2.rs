@@ -13,6 +13,10 @@ use super::{Engine, Invalid, Model, RunSpec, Shape, SpecRequest};
 pub struct Fsdp2Options {
     /// True if parameters are freed between forward and backward.
     pub reshard_after_forward: bool,
+    /// The number of ranks among which parameters stay sharded between forward and backward (an integer
+    /// `reshard_after_forward`); `None` for the shards of the optimizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards_after_forward: Option<usize>,
     /// True if gradients are reduced in every microbatch, and not only at the boundary (`set_requires_gradient_sync`).
     #[serde(default)]
     pub reduce_every_microbatch: bool,
@@ -65,6 +69,7 @@ impl Fsdp2Options {
         let asked = request.or_default(Engine::Fsdp2);
         Self {
             reshard_after_forward: asked.reshard_after_forward(),
+            shards_after_forward: request.shards_after_forward,
             reduce_every_microbatch: asked.reduce_every_microbatch(),
             reshard_after_backward: asked.reshard_after_backward(),
             replicas: asked.replicas(),
@@ -100,7 +105,20 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
     let over_average = fsdp2.gradient_divide_factor.map(|divisor| divisor / spec.world_size as f64);
     let divisor =
         || format!("--gradient-divide-factor {}", fsdp2.gradient_divide_factor.unwrap_or_default());
+    let shards = fsdp2.shards(spec.world_size);
+    let kept = fsdp2.shards_after_forward;
     let rows = [
+        (
+            kept.is_some() && !fsdp2.reshard_after_forward,
+            "--shards-after-forward with --reshard-after-forward false".to_owned(),
+            "parameters stay whole between forward and backward; drop one of the two flags",
+        ),
+        (
+            kept.is_some_and(|kept| kept < 2 || kept >= shards || !shards.is_multiple_of(kept)),
+            format!("--shards-after-forward {} with {shards} shards", kept.unwrap_or_default()),
+            "FSDP2 allows divisors of the number of shards other than 1 and the number itself; use --nproc-per-node 4 \
+             --shards-after-forward 2",
+        ),
         (
             replicas > 1 && !spec.world_size.is_multiple_of(replicas),
             format!("--replicas {replicas} with {} ranks", spec.world_size),
@@ -129,9 +147,7 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
         ),
         (
             fsdp2.shard_dimension == 1
-                && params(spec).iter().any(|it| {
-                    is_wide(it) && !it.shape[1].is_multiple_of(fsdp2.shards(spec.world_size))
-                }),
+                && params(spec).iter().any(|it| is_wide(it) && !it.shape[1].is_multiple_of(shards)),
             format!("--shard-dimension 1 with {} ranks", spec.world_size),
             "FSDP2 needs the same number of columns on each rank; use --model coded, or a number of ranks that divides 64",
         ),

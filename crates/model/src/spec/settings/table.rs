@@ -358,6 +358,13 @@ settings! {
         said: |spec| Some(spec.fsdp2()?.reshard_after_forward),
     }
 
+    /// Ranks among which parameters stay sharded between forward and backward
+    "--shards-after-forward" shards_after_forward: Option<usize>, {
+        heading: "FSDP2", placeholder: "N", engines: FSDP2, default_words: "the shards of the optimizer",
+        check: up_to::<MOST, _>,
+        said: |spec| spec.fsdp2()?.shards_after_forward,
+    }
+
     /// Reduce gradients in every microbatch, and not only at the boundary
     "--reduce-every-microbatch" reduce_every_microbatch: Option<bool> = |_| false, {
         heading: "FSDP", engines: FSDP,
