@@ -433,6 +433,19 @@ fn a_configuration_file_names_the_probes_and_how_they_are_run() {
 }
 
 #[test]
+fn probes_with_exact_weights_run_before_those_with_estimated_weights() {
+    let place = Place::new();
+    for (name, model) in [("a-dense", "mlp"), ("b-coded", "coded")] {
+        let text = format!("description = 'Own'\nengines = ['ddp']\n[run]\nmodel = '{model}'\n");
+        place.write(&format!("probes/{name}.toml"), &text);
+    }
+    let listed = place.zprobe(&["check", "probes", "--list", "--output-format", "json"]);
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let names: Vec<_> = (0..2).map(|place| listed[place]["probe"].as_str().unwrap()).collect();
+    assert_eq!(names, ["b-coded", "a-dense"]);
+}
+
+#[test]
 fn a_ci_is_told_in_the_forms_that_it_reads() {
     let place = Place::new();
     place.probes();

@@ -12,7 +12,7 @@ use crate::order::{ParseOrder, Ranks};
 use crate::table::to_json;
 use zprobe_engines as engines;
 use zprobe_model::document::{Document, nearest};
-use zprobe_model::spec::{Engine, RunSpec};
+use zprobe_model::spec::{Engine, Model, RunSpec};
 use zprobe_report::Form;
 
 /// Reads the settings of a probe as arguments of `zprobe run`. Relative paths in them start from the given directory.
@@ -180,7 +180,8 @@ pub struct CaseSelection<'a> {
     pub python: Option<&'a Path>,
 }
 
-/// The chosen cases of these probes, engine by engine.
+/// The chosen cases of these probes, engine by engine. The probes of the dense model come last: their weights are
+/// estimates, so that a failed probe of the coded model names the cause better.
 ///
 /// # Errors
 /// With the reasons for all probes that cannot be read or run.
@@ -218,6 +219,8 @@ pub fn tasks<'a>(
             Err(problem) => problems.push(format!("{problem:#}")),
         }
     }
+    let place = |engine: Engine| Engine::CHOICES.iter().position(|it| *it == engine);
+    tasks.sort_by_key(|task| (place(task.engine), task.spec.model != Model::Coded));
     match problems.as_slice() {
         [] => Ok(tasks),
         [only] => bail!("{only}"),
