@@ -25,6 +25,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/clipping.py", include_str!("attach/zprobe_exec/clipping.py")),
     ("zprobe_exec/coded.py", include_str!("attach/zprobe_exec/coded.py")),
     ("zprobe_exec/fragments.py", include_str!("attach/zprobe_exec/fragments.py")),
+    ("zprobe_exec/fused.py", include_str!("attach/zprobe_exec/fused.py")),
     ("zprobe_exec/gaps.py", include_str!("attach/zprobe_exec/gaps.py")),
     ("zprobe_exec/in_vain.py", include_str!("attach/zprobe_exec/in_vain.py")),
     ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),

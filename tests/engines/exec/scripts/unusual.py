@@ -305,17 +305,24 @@ class Fused(torch.autograd.Function):
         return gradient @ weight, torch.zeros_like(weight)
 
 
-def fused_gradients():
+def fused_gradients(clears=True):
     weight = nn.Parameter(torch.randn(4, 16))
-    weight.main_grad = torch.zeros(4, 16)
+    weight.main_grad, weight.grad_added_to_main_grad = torch.zeros(4, 16), False
     optimizer = torch.optim.AdamW([weight])
     for _ in range(6):
-        data, targets = batch()
-        F.cross_entropy(Fused.apply(data, weight), targets).backward()
-        weight.grad = weight.main_grad
+        for _ in range(3):
+            data, targets = batch()
+            hidden = Fused.apply(data, weight)
+            (F.cross_entropy(hidden + Fused.apply(data.flip(0), weight), targets) / 3).backward()
+        weight.grad = weight.main_grad.clone()
         optimizer.step()
-        weight.grad_added_to_main_grad = False
-        weight.main_grad.zero_()
+        weight.grad, weight.grad_added_to_main_grad = None, False
+        if clears:
+            weight.main_grad.zero_()
+
+
+def fused_gradients_that_are_never_cleared():
+    fused_gradients(clears=False)
 
 
 torch.manual_seed(0)

@@ -39,7 +39,7 @@ class Leaves:
             # The leaf is kept alive, so that its `id` is not reused for another tensor.
             self.hooked[id(leaf)] = (name, leaf)
             if name is not None:
-                self.handles.append(leaf.register_hook(lambda gradient: self.gradient_of(name, gradient)))
+                self.handles.append(leaf.register_hook(lambda gradient: self.gradient_of(name, leaf, gradient)))
                 # torch calls hooks in the order of registration. zprobe's hook is moved to the front, so that the
                 # script's own hooks change the replaced gradient.
                 hooks = leaf._backward_hooks

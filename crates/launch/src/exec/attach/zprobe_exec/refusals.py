@@ -21,16 +21,6 @@ def refuse_hidden_backward():
         raise Unreadable("a CUDA graph replays the backward, whose gradients are seen only during the capture")
 
 
-def refuse_fused_gradients(params):
-    """Refuses kernels that add up the gradients of weights themselves, as kernels of Megatron-LM and Transformer Engine
-    do."""
-    if any(getattr(it, "grad_added_to_main_grad", False) for it in params):
-        raise Unreadable(
-            "gradients of weights are added to main_grad by a fused kernel, where zprobe cannot see them; switch "
-            "gradient accumulation fusion off"
-        )
-
-
 def refuse_compression():
     """Refuses DDP with a communication hook that compresses gradients lossily."""
     ddp = sys.modules.get("torch.nn.parallel.distributed")

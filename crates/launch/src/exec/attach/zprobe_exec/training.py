@@ -21,6 +21,7 @@ from zprobe_exec import (
     clipping,
     coded,
     fragments,
+    fused,
     leaves,
     loss,
     meshes,
@@ -72,7 +73,7 @@ class Training:
         self.stepping = []
         self.fired, self.dtypes, self.walks, self.indices = {}, set(), [], {}
         self.leaves = leaves.Leaves(self._name, self._gradient)
-        self.held = fragments.Fragments()
+        self.held, self.fused = fragments.Fragments(), fused.Fused()
         self.asides, self.overflow = asides.Asides(self.held), None
         self.between = between.Between(self)
         self.clipping, self.update = clipping.Clipping(self), update.Update(self)
@@ -209,6 +210,7 @@ class Training:
         outer one. Returns true if the backward reaches an input. `visit` is called with each node that accumulates no
         gradient."""
         nodes, reached, inputs = self.leaves.watch(tensors, visit or (lambda node: None))
+        self.fused.before_backward(leaf for _, leaf in self.leaves.hooked.values())
         self.reached.update(reached)
         self.walked = (self.walked[0] + nodes, self.walked[1] + collections.Counter(reached))
         return inputs
@@ -236,6 +238,7 @@ class Training:
 
     def after_backward(self):
         """Called after the outermost backward: emits the backward's observations."""
+        self.fused.after_backward()
         if self.over:
             return
         self.in_backward = False
@@ -262,10 +265,8 @@ class Training:
                 self.emit_walks()
             self.channel.emit("backward-ended", step=self.step, microbatch=self.code)
         self.microbatch = len(self.roots)
-        if self.step == 0:
-            refusals.refuse_fused_gradients(leaf for _, leaf in self.leaves.hooked.values())
-            if not self.stepped:
-                self.softly("overflows", self.overflow.after_backward)
+        if self.step == 0 and not self.stepped:
+            self.softly("overflows", self.overflow.after_backward)
         if self.step > 0 and alone:
             self.between.when_over(self._see_gradients)
         self.mode.after_backward()
@@ -321,11 +322,13 @@ class Training:
             name = self.names.get(id(leaf))
         return name
 
-    def _gradient(self, name, gradient):
+    def _gradient(self, name, leaf, gradient):
         """The replacement of a leaf's gradient; `None` if the gradient is not replaced."""
         if self.is_aside() or not self.is_on():
             return None
         try:
+            added = self.fused.gradient(leaf)
+            gradient = gradient if added is None else added
             if not self._is_whole(name, gradient):
                 self.walked[1].pop(name, None)
                 return None
@@ -333,6 +336,9 @@ class Training:
             replacement, part = self.mode.gradient(name, gradient, count), self.params[name].part
             if replacement is not None and part is not None:
                 replacement = part.wrap(replacement, gradient)
+            if added is not None:
+                self.fused.settle(leaf, replacement)
+                replacement = None
         except Exception as error:
             self.give_up(error)
             return None

@@ -26,8 +26,7 @@ def install(settings):
     """Wraps functions of torch, and registers hooks. All other work begins at the first backward."""
     global _settings
     _settings = settings
-    torch.autograd.backward = _watched_backward(torch.autograd.backward)
-    torch.autograd.grad = _watched_grad(torch.autograd.grad)
+    torch.autograd.Variable._execution_engine = _watched_engine(torch.autograd.Variable._execution_engine)
     _arithmetic.install()
     _modules.install()
     for module in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -56,25 +55,40 @@ def _forget():
     _training, _is_off = None, False
 
 
-def _watched_backward(backward):
-    @functools.wraps(backward)
-    def watched(tensors, *args, **kwargs):
-        global _depth
-        if _asked or _is_off or (_training is not None and _training.is_aside()):
-            return backward(tensors, *args, **kwargs)
-        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if _training is None and not _begin(roots):
-            return backward(tensors, *args, **kwargs)
-        _guarded(_training.before_nested if _depth else _training.before_backward, roots)
-        _depth += 1
-        try:
-            return backward(tensors, *args, **kwargs)
-        finally:
-            _depth -= 1
-            if not _depth:
-                _guarded(_training.after_backward)
+def _watched_engine(engine):
+    """A copy of autograd's engine that is watched. All of torch's backwards call the engine; Megatron-LM calls the
+    engine directly."""
 
-    return watched
+    class Watched(type(engine)):
+        def run_backward(self, tensors, *args, **kwargs):
+            global _asked
+            run = functools.partial(super().run_backward, tensors, *args, **kwargs)
+            # The sixth argument is positional for some callers.
+            if kwargs.get("accumulate_grad", args[5] if len(args) > 5 else False):
+                return _watched_backward(run, tensors)
+            _asked += 1
+            try:
+                return run()
+            finally:
+                _asked -= 1
+
+    return Watched()
+
+
+def _watched_backward(backward, tensors):
+    global _depth
+    if _asked or _is_off or (_training is not None and _training.is_aside()):
+        return backward()
+    if _training is None and not _begin(tensors):
+        return backward()
+    _guarded(_training.before_nested if _depth else _training.before_backward, list(tensors))
+    _depth += 1
+    try:
+        return backward()
+    finally:
+        _depth -= 1
+        if not _depth:
+            _guarded(_training.after_backward)
 
 
 def _begin(roots):
@@ -100,19 +114,6 @@ def _guarded(watch, *args):
         except Exception as worse:
             stacks.slipped("give_up", worse)
         return None
-
-
-def _watched_grad(grad):
-    @functools.wraps(grad)
-    def watched(*args, **kwargs):
-        global _asked
-        _asked += 1
-        try:
-            return grad(*args, **kwargs)
-        finally:
-            _asked -= 1
-
-    return watched
 
 
 def _watched_joining(join):
