@@ -14,7 +14,8 @@ class Call:
 
     def __init__(self, training, tensors, clipped, about):
         self.clipped = clipped  # Pairs of a tensor and some elements of its gradient after the call.
-        self.tensors = [it for it in tensors if it.requires_grad]
+        # Master weights may have gradients without requiring them.
+        self.tensors = [it for it in tensors if it.requires_grad or it.grad is not None]
         self.gradient = next((it for it in self.tensors if fragments.gradient(it) is not None), None)
         self.backwards, self.step, self.microbatch = training.backwards, training.step, training.microbatch
         self.about = about

@@ -54,7 +54,8 @@ def roots():
 
 def find():
     """The parameters of all models of this process, by name and in order; and the name of each tensor that stands for a
-    parameter, by the tensor's `id`. Such tensors are the parameter, its FSDP2 shard and its gathered form."""
+    parameter, by the tensor's `id`. Such tensors are the parameter, its FSDP2 shard, its gathered form and its master
+    weights."""
     trees = [tree for tree in (list(root.named_parameters()) for root in roots()) if tree]
     trees.sort(key=lambda tree: -sum(param.numel() for _, param in tree))
     params, names, sharded = {}, {}, meshes.sharded_params()
@@ -75,6 +76,10 @@ def find():
             params[name].start = meshes.shard_start(cut) if part and cut else None
             params[name].tensor = param
             names[id(param)] = name
+            # Megatron-LM's master weights; a shard has fewer elements.
+            master = getattr(param, "main_param", None)
+            if isinstance(master, torch.Tensor) and master.numel() == params[name].numel:
+                names[id(master)] = name
     for cut in sharded.values():
         both = [it for it in (cut.sharded_param, getattr(cut, "_unsharded_param", None)) if it is not None]
         name = next((names[id(it)] for it in both if id(it) in names), None)

@@ -14,6 +14,9 @@ from zprobe_exec.modules import Modules
 from zprobe_exec.training import Training
 from zprobe_rank.channel import finite
 
+# The functions of engines that clip gradients to a norm that the engine has computed, as pairs of a module and a name.
+CLIPPING = [("megatron.core.optimizer.optimizer", "clip_grad_by_total_norm_fp32")]
+
 _settings = None
 _arithmetic, _modules = Arithmetic(), Modules()
 _training = None
@@ -101,6 +104,10 @@ def _begin(roots):
         sys.stderr.write("zprobe: cannot watch this rank: %s: %s\n" % (type(error).__name__, error))
         return False
     _guarded(_training.begin)
+    for module, name in CLIPPING:
+        clip = getattr(sys.modules.get(module), name, None)
+        if callable(clip):
+            setattr(sys.modules[module], name, _watched_clipping(clip))
     return not _training.over
 
 
