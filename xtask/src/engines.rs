@@ -23,6 +23,7 @@ pub const TESTED: &[&str] = &[
     "lightning==2.6.6",
     "peft==0.21.2",
     "trl==1.16.0",
+    "megatron-core==0.16.1",
 ];
 
 /// A release of DeepSpeed that leaks the boundary microbatch, with the torch that the native engine is built

@@ -83,6 +83,20 @@ const NAMED: &[(&str, &str, &str)] = &[
         "ZP112",
         "divided neither by the accumulation steps (2) nor",
     ),
+    ("megatron-buffer-never-cleared", "ZP106", "of an earlier step"),
+    ("megatron-never-finalized", "ZP104", "were not averaged across ranks"),
+    ("megatron-no-sync-inverted", "ZP101", "the boundary microbatch 2 was not averaged"),
+    ("megatron-tokens-divided-twice", "ZP111", "then divided by a number of elements again"),
+    (
+        "megatron-divided-by-accumulation-too",
+        "ZP111",
+        "divided by the accumulation steps (3) twice",
+    ),
+    (
+        "megatron-finalized-in-each-microbatch",
+        "ZP111",
+        "never divided by the accumulation steps (3)",
+    ),
 ];
 
 /// Mistakes that are remarks only, with a part of the remark: they are no errors, or only the user knows the
@@ -96,13 +110,14 @@ const REMARKED: &[(&str, &str)] = &[
 ];
 
 /// The mistakes that represent all others in an everyday test.
-const FEW: [&str; 6] = [
+const FEW: [&str; 7] = [
     "ddp-flag-set-after-forward",
     "ddp-noise-in-gradients",
     "ddp-forward-outside-no-sync",
     "ddp-schedule-in-every-microbatch",
     "fsdp2-averaged-in-blocks",
     "fsdp2-only-first-synchronised",
+    "megatron-buffer-never-cleared",
 ];
 
 pub fn mistakes() -> BTreeMap<String, Mistake> {

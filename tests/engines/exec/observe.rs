@@ -20,6 +20,7 @@ const TRAININGS: &[(&str, usize, &str)] = &[
     ("deepspeed_zero.py", 2, "--stage 0 --accumulate 2"),
     ("deepspeed_zero.py", 2, "--stage 2 --accumulate 3"),
     ("deepspeed_zero.py", 2, "--stage 3 --accumulate 2 --dtype bf16"),
+    ("megatron_core.py", 2, "--accumulate 2 --dtype bf16 --distributed-optimizer"),
 ];
 
 /// The number of trainings that are run every day; they come first in [`TRAININGS`].

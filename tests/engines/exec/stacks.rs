@@ -18,6 +18,12 @@ const TRAININGS: &[Training] = &[
     // The last rank has no element of most parameters, and the first step is clipped.
     ("fsdp2.py", 5, "--accumulate 2 --dtype bf16 --width 8 --layers 2 --seed 497"),
     ("deepspeed_zero.py", 2, "--stage 3 --accumulate 2 --dtype bf16"),
+    (
+        "megatron_core.py",
+        2,
+        "--accumulate 3 --dtype bf16 --per-token-loss --distributed-optimizer --overlap",
+    ),
+    ("megatron_core.py", 4, "--accumulate 2 --per-token-loss"),
     ("fsdp2.py", 4, "--accumulate 2 --replicate 2"),
     ("deepspeed_zero.py", 2, "--stage 1 --accumulate 3 --dtype bf16"),
     ("ddp.py", 2, "--accumulate 3"),
@@ -26,7 +32,7 @@ const TRAININGS: &[Training] = &[
 
 /// The number of trainings that are run every day; they come first in [`TRAININGS`]. A plain `ddp.py` under
 /// torchrun and DeepSpeed's stage 1 under observation are run every day, too.
-const FEW: usize = 7;
+const FEW: usize = 8;
 
 fn is_clean(run: &Run, what: &str) {
     let report = run.report();

@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/leaves.py", include_str!("attach/zprobe_exec/leaves.py")),
     ("zprobe_exec/loss.py", include_str!("attach/zprobe_exec/loss.py")),
     ("zprobe_exec/mailbox.py", include_str!("attach/zprobe_exec/mailbox.py")),
+    ("zprobe_exec/main_grad.py", include_str!("attach/zprobe_exec/main_grad.py")),
     ("zprobe_exec/meshes.py", include_str!("attach/zprobe_exec/meshes.py")),
     ("zprobe_exec/modules.py", include_str!("attach/zprobe_exec/modules.py")),
     ("zprobe_exec/names.py", include_str!("attach/zprobe_exec/names.py")),

@@ -3,14 +3,14 @@ engine."""
 
 import torch
 
-from zprobe_exec import fragments, objects
+from zprobe_exec import fragments, main_grad, objects
 from zprobe_rank.engines.ddp import eyes as ddp
 from zprobe_rank.engines.deepspeed import eyes as deepspeed
 from zprobe_rank.engines.fsdp2 import eyes as fsdp2
 from zprobe_rank.tensors import dense
 
 # The classes `Eyes` of all engines. An engine that wraps another engine comes before the wrapped engine.
-KINDS = (deepspeed.Eyes, fsdp2.Eyes, ddp.Eyes)
+KINDS = (deepspeed.Eyes, fsdp2.Eyes, main_grad.Eyes, ddp.Eyes)
 
 
 class Between:
