@@ -32,6 +32,28 @@ class ByValue(unittest.TestCase):
         self.assertEqual(clipping.take_out(tensor, fragment.pick()).tolist(), [0.25, -1.0, 1.0, 1.0])
 
 
+class WithoutGradients(unittest.TestCase):
+    def emitted(self, tensors):
+        """The ways in which a call with these tensors had no effect, if an optimizer with other tensors steps."""
+        emitted = []
+        channel = types.SimpleNamespace(emit=lambda type, **fields: emitted.append(fields["how"]))
+        clipping = types.SimpleNamespace(is_scaled=lambda: False)
+        training = types.SimpleNamespace(
+            names={}, channel=channel, clipping=clipping, backwards=1, microbatch=1, step=0, stepping=False
+        )
+        calls = in_vain.InVain(training)
+        calls.see(tensors, [], dict(at=None, by=None))
+        calls.before_step(types.SimpleNamespace(param_groups=[]), [torch.zeros(2)], lambda tensor: None)
+        calls.before_backward()
+        return emitted
+
+    def test_master_weights_that_require_no_gradient_may_have_one(self):
+        master = torch.zeros(2)
+        self.assertEqual(self.emitted([master]), ["no-gradient"])
+        master.grad = torch.ones(2)
+        self.assertEqual(self.emitted([master]), [])
+
+
 class InPart(unittest.TestCase):
     def left_out(self, groups, clipped):
         """The names of the parameters that an optimizer steps with, and that a call with the parameters `clipped` has

@@ -8,6 +8,7 @@ import torch
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/attach"))
 
+from zprobe_exec import names, objects  # noqa: E402
 from zprobe_exec.names import Named  # noqa: E402
 
 
@@ -43,6 +44,16 @@ class Digests(unittest.TestCase):
         self.assertIsNone(digest(torch.tensor([1.0, float("inf")])))
         self.assertIsNone(digest(torch.tensor([1.0, float("nan")])))
         self.assertIsNotNone(digest(torch.tensor([3e38, 3e38])))
+
+
+class Masters(unittest.TestCase):
+    def test_whole_master_weights_have_the_name_of_their_parameter(self):
+        model = torch.nn.Linear(4, 2)
+        model.weight.main_param, model.bias.main_param = torch.zeros(8), torch.zeros(1)
+        objects.look_again()
+        _, found = names.find()
+        self.assertEqual(found[id(model.weight.main_param)], found[id(model.weight)])
+        self.assertNotIn(id(model.bias.main_param), found)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/channel.py", include_str!("attach/zprobe_exec/channel.py")),
     ("zprobe_exec/clipping.py", include_str!("attach/zprobe_exec/clipping.py")),
     ("zprobe_exec/coded.py", include_str!("attach/zprobe_exec/coded.py")),
+    ("zprobe_exec/engine.py", include_str!("attach/zprobe_exec/engine.py")),
     ("zprobe_exec/fragments.py", include_str!("attach/zprobe_exec/fragments.py")),
     ("zprobe_exec/fused.py", include_str!("attach/zprobe_exec/fused.py")),
     ("zprobe_exec/gaps.py", include_str!("attach/zprobe_exec/gaps.py")),

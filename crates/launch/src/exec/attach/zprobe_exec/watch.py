@@ -7,7 +7,7 @@ import sys
 import torch
 from torch.optim import optimizer as optimizers
 
-from zprobe_exec import places, process, stacks
+from zprobe_exec import engine, places, process, stacks
 from zprobe_exec.arithmetic import Arithmetic
 from zprobe_exec.clipping import skips_step
 from zprobe_exec.modules import Modules
@@ -29,7 +29,8 @@ def install(settings):
     """Wraps functions of torch, and registers hooks. All other work begins at the first backward."""
     global _settings
     _settings = settings
-    torch.autograd.Variable._execution_engine = _watched_engine(torch.autograd.Variable._execution_engine)
+    variable = torch.autograd.Variable
+    variable._execution_engine = engine.watched(variable._execution_engine, _backward, _grad)
     _arithmetic.install()
     _modules.install()
     for module in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -58,40 +59,31 @@ def _forget():
     _training, _is_off = None, False
 
 
-def _watched_engine(engine):
-    """A copy of autograd's engine that is watched. All of torch's backwards call the engine; Megatron-LM calls the
-    engine directly."""
-
-    class Watched(type(engine)):
-        def run_backward(self, tensors, *args, **kwargs):
-            global _asked
-            run = functools.partial(super().run_backward, tensors, *args, **kwargs)
-            # The sixth argument is positional for some callers.
-            if kwargs.get("accumulate_grad", args[5] if len(args) > 5 else False):
-                return _watched_backward(run, tensors)
-            _asked += 1
-            try:
-                return run()
-            finally:
-                _asked -= 1
-
-    return Watched()
-
-
-def _watched_backward(backward, tensors):
+def _backward(run, roots):
+    """Runs a backward that accumulates gradients."""
     global _depth
     if _asked or _is_off or (_training is not None and _training.is_aside()):
-        return backward()
-    if _training is None and not _begin(tensors):
-        return backward()
-    _guarded(_training.before_nested if _depth else _training.before_backward, list(tensors))
+        return run()
+    if _training is None and not _begin(roots):
+        return run()
+    _guarded(_training.before_nested if _depth else _training.before_backward, roots)
     _depth += 1
     try:
-        return backward()
+        return run()
     finally:
         _depth -= 1
         if not _depth:
             _guarded(_training.after_backward)
+
+
+def _grad(run):
+    """Runs a backward that only returns gradients, as `torch.autograd.grad` does."""
+    global _asked
+    _asked += 1
+    try:
+        return run()
+    finally:
+        _asked -= 1
 
 
 def _begin(roots):
