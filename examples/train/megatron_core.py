@@ -44,7 +44,8 @@ def parse():
 
 
 class WithoutGpu(TorchFunctionMode):
-    """Lets megatron-core, which names the device "cuda" in its code, run on CPUs."""
+    """Lets megatron-core run on CPUs: its code asks for the device "cuda", for the current device of CUDA, and for the
+    types of CUDA's tensors."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -77,16 +78,19 @@ class Language(MegatronModule):
 
 def build(args, device):
     torch.manual_seed(args.seed)
-    dtype, is_half = common.DTYPES[args.dtype], args.dtype != "fp32"
+    precision = {
+        "bf16": args.dtype == "bf16",
+        "fp16": args.dtype == "fp16",
+        "params_dtype": common.DTYPES[args.dtype],
+    }
     config = TransformerConfig(
         num_layers=args.layers,
         hidden_size=args.width,
         num_attention_heads=4,
-        bf16=args.dtype == "bf16",
-        params_dtype=dtype,
         calculate_per_token_loss=args.per_token_loss,
         # As Megatron-LM's own training.
         deallocate_pipeline_outputs=True,
+        **precision,
     )
     ddp = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
@@ -95,15 +99,16 @@ def build(args, device):
         average_in_collective=args.average_in_collective,
         bucket_size=args.bucket_size,
     )
-    model = DistributedDataParallel(config, ddp, Language(config, args).to(device, dtype))
+    model = Language(config, args).to(device, precision["params_dtype"])
+    model = DistributedDataParallel(config, ddp, model)
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
             lr=args.lr,
-            bf16=args.dtype == "bf16",
-            params_dtype=dtype,
             clip_grad=args.clip,
             use_distributed_optimizer=args.distributed_optimizer,
+            initial_loss_scale=2.0**12,
+            **precision,
         ),
         [model],
     )

@@ -226,7 +226,7 @@ fn all_kinds_of_findings_and_all_scripts_have_a_mistake() {
     let kinds: BTreeSet<Finding> = mistakes.iter().map(|mistake| mistake.finding).collect();
     assert_eq!(kinds.len(), 18, "{kinds:?}");
     let scripts: BTreeSet<&str> = mistakes.iter().map(|mistake| mistake.script.as_str()).collect();
-    assert_eq!(scripts.len(), 6, "{scripts:?}");
+    assert_eq!(scripts.len(), 7, "{scripts:?}");
 }
 
 #[test]
