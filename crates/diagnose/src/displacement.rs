@@ -30,7 +30,10 @@ pub fn displacements<'case>(case: &'case Case<'_>) -> &'case [Displacement] {
 }
 
 fn search(case: &Case<'_>) -> Vec<Displacement> {
-    let unexplained = |it: &&Deviation| it.pattern == Pattern::Unexplained;
+    // Weights that explain the whole gradient leave no element of another place.
+    let unexplained = |it: &&Deviation| {
+        it.pattern == Pattern::Unexplained && it.example.residual > it.example.tolerance
+    };
     let mut left: Vec<&Deviation> = case.deviations.iter().filter(unexplained).collect();
     let mut found = Vec::new();
     while let Some(step) = left.iter().map(|it| it.step).min() {

@@ -19,14 +19,20 @@ const RIGHT: &[(&str, &str, Journey)] = &[
         "--stage 1 --dtype bf16 --accumulate-dtype fp32",
         &[Accumulator, Reduced, BeforeStep, OptimizerInput],
     ),
+    ("megatron_core.py", "--dtype bf16", &[Accumulator, OptimizerInput]),
     ("fsdp2.py", "--dtype bf16", &[Accumulator, BeforeStep, OptimizerInput]),
+    (
+        "megatron_core.py",
+        "--dtype bf16 --overlap --distributed-optimizer",
+        &[Accumulator, OptimizerInput],
+    ),
     ("deepspeed_zero.py", "--stage 0 --dtype bf16", &[Accumulator, OptimizerInput]),
     ("deepspeed_zero.py", "--stage 2", &[OptimizerInput]),
     ("deepspeed_zero.py", "--stage 3 --dtype bf16", &[OptimizerInput]),
 ];
 
 /// The number of scripts that are run every day; they come first in [`RIGHT`].
-const FEW: usize = 2;
+const FEW: usize = 3;
 
 /// The points of the last recorded step.
 fn points(run: &Run) -> Vec<Point> {
@@ -97,6 +103,16 @@ fn the_first_wrong_buffer_of_a_script_s_engine_is_named() {
     let (point, microbatch, function) = first(&run);
     assert_eq!((point, microbatch), (Some(Reduced), Some(2)));
     assert_eq!(function, "DeepSpeedEngine.allreduce_gradients (runtime/engine.py)");
+
+    // megatron-core's sums are scattered before each microbatch.
+    let old = "    logits = model(microbatch";
+    let flags = "--dtype bf16 --distributed-optimizer --accumulate 3";
+    let new = format!("    model.finish_grad_sync()\n{old}");
+    let run = train_with("megatron_core.py", flags, old, &new);
+    // The weights explain the gradient, so that no slice of other elements is searched (ZP402).
+    assert!(run.findings().starts_with("ZP107"), "{}", run.findings());
+    assert_eq!(first(&run), (Some(Accumulator), Some(1), ""));
+    assert!(run.report().first_divergence.as_ref().is_some_and(|it| it.outside_backward));
 
     // The gradients that FSDP2 has not reduced yet are cleared.
     let old = "            model.set_requires_gradient_sync(index == len(window) - 1)\n";
