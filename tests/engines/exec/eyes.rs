@@ -19,7 +19,7 @@ const RIGHT: &[(&str, &str, Journey)] = &[
         "--stage 1 --dtype bf16 --accumulate-dtype fp32",
         &[Accumulator, Reduced, BeforeStep, OptimizerInput],
     ),
-    ("megatron_core.py", "--dtype bf16", &[Accumulator, OptimizerInput]),
+    ("megatron_core.py", "--dtype bf16", &[Accumulator, Accumulator, OptimizerInput]),
     ("fsdp2.py", "--dtype bf16", &[Accumulator, BeforeStep, OptimizerInput]),
     (
         "megatron_core.py",
