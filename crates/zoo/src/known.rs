@@ -42,7 +42,7 @@ pub struct BugConditions {
     /// The class that wraps the inner optimizer, if the bug is in such a class.
     #[serde(default)]
     pub optimizer_class: Option<String>,
-    /// The values that fields of the [`RunSpec`](zprobe_model::spec::RunSpec) may have, by the dotted paths of the fields in
+    /// The values that fields of the [`RunSpec`] may have, by the dotted paths of the fields in
     /// `report.json`. A list must hold one of the values, and if that value is itself a list, all its elements;
     /// `"unset"` stands for null.
     #[serde(default)]
