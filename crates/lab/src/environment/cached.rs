@@ -70,6 +70,7 @@ fn commands() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
     use std::time::{Duration, SystemTime};
 
@@ -90,10 +91,13 @@ mod tests {
         let held = lock(&path("made")).unwrap();
         let script = path("used").join("script");
         let mut used = Command::new("sh")
-            .args(["-c", "read line", script.to_str().unwrap()])
+            .args(["-c", "echo started; read line", script.to_str().unwrap()])
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        // The kernel shows the arguments of a process only some time after its start.
+        BufReader::new(used.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
         let names = || -> Vec<String> {
             cache.environments().unwrap().into_iter().map(|it| it.name).collect()
         };
