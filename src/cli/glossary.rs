@@ -33,8 +33,7 @@ pub const GLOSSARY: &[Entry] = &[
     },
     Entry {
         words: &["partition"],
-        text: "A partition is the part of the parameters, gradients or optimizer states that one rank holds, as in \
-               ZeRO and FSDP.",
+        text: "A partition is one rank's share of the parameters, gradients or optimizer states, as in ZeRO and FSDP.",
     },
     Entry {
         words: &["clipping"],

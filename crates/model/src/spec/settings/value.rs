@@ -40,6 +40,23 @@ pub trait Value: Clone + Send + Sync + 'static {
     }
 }
 
+/// The methods of [`Value`] for a type whose word is its display form and whose JSON is that of serde.
+macro_rules! by_display_and_serde {
+    () => {
+        fn word(&self) -> Option<String> {
+            displayed(self)
+        }
+
+        fn json(&self) -> Json {
+            serde_json::json!(self)
+        }
+
+        fn of_json(json: &Json) -> Option<Self> {
+            serde_json::from_value(json.clone()).ok()
+        }
+    };
+}
+
 /// Implements [`Value`] for types whose word is their display form and whose JSON is that of serde.
 macro_rules! displayed {
     ($($type:ty),*) => {
@@ -48,17 +65,7 @@ macro_rules! displayed {
                 clap::value_parser!($type).into()
             }
 
-            fn word(&self) -> Option<String> {
-                displayed(self)
-            }
-
-            fn json(&self) -> Json {
-                serde_json::json!(self)
-            }
-
-            fn of_json(json: &Json) -> Option<Self> {
-                serde_json::from_value(json.clone()).ok()
-            }
+            by_display_and_serde!();
         })*
     };
 }
@@ -94,17 +101,7 @@ macro_rules! whole {
                 ValueParser::new(|text: &str| text.parse::<$type>().map_err(|it| not_whole(&it, 1)))
             }
 
-            fn word(&self) -> Option<String> {
-                displayed(self)
-            }
-
-            fn json(&self) -> Json {
-                serde_json::json!(self)
-            }
-
-            fn of_json(json: &Json) -> Option<Self> {
-                serde_json::from_value(json.clone()).ok()
-            }
+            by_display_and_serde!();
         })*
     };
 }
