@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::case::Case;
-use crate::rules::is_slip;
+use crate::rules::{is_slip, unused_blocks};
 use zprobe_model::spec::deepspeed;
 use zprobe_model::trace::Aside;
 use zprobe_report::words::{abridged, counted};
@@ -18,6 +18,7 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     all.extend(clipped_by_value(case));
     all.extend(schedule(case));
     all.extend(partly_used(case));
+    all.extend(unused_blocks(case));
     all.extend(set_aside(case));
     all.extend(given_up(case));
     all.extend(unread(case));

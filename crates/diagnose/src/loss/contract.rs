@@ -48,6 +48,9 @@ fn reduction(term: &StepTerm<'_>) -> String {
     let noun = if most == 1 { term.noun().to_owned() } else { format!("{}s", term.noun()) };
     match first.term.kind.as_str() {
         "value" => format!("the value of {}", term.name()),
+        kind if term.is_of_window() => {
+            format!("{kind} over {range} {noun} of all microbatches, in each microbatch")
+        }
         kind => format!("{kind} over {range} {noun}"),
     }
 }

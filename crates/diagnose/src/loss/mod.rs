@@ -226,13 +226,25 @@ impl<'a> StepTerm<'a> {
     }
 
     /// The sum of the weights of all elements in the backward. A penalty on parameters, which has the same elements
-    /// in each microbatch, counts one element per microbatch.
+    /// in each microbatch, counts one element per microbatch, and a loss that each microbatch has as a whole counts once.
     pub fn total(&self) -> f64 {
         let of_row = |row: &MicrobatchTerm<'_>| match self.of() {
             TermOf::Parameters => row.total / row.elements as f64,
             _ => row.total,
         };
-        self.rows.iter().map(of_row).sum()
+        let times = if self.is_of_window() { self.taken as f64 } else { 1.0 };
+        self.rows.iter().map(of_row).sum::<f64>() / times
+    }
+
+    /// True if each microbatch has the loss of the whole window, with a gradient only for its own features: the features
+    /// of the other microbatches come from an earlier forward, as in GradCache. The gradients of all microbatches then
+    /// add up to that of one loss.
+    pub fn is_of_window(&self) -> bool {
+        let is_it = |row: &MicrobatchTerm<'_>| {
+            let samples = row.loss.samples.map(|samples| samples * self.taken);
+            row.term.cached && samples.is_some() && row.term.shape.first().copied() == samples
+        };
+        self.taken > 1 && self.rows.iter().all(is_it)
     }
 
     /// The sum of the weights of all elements in the update; `None` if the factor after the loss is unknown.

@@ -44,6 +44,7 @@ mod zp903_protocol_broken;
 mod zp904_digests_disagree;
 mod zp905_repeats_differ;
 
+pub(crate) use zp203_block_unreached::unused as unused_blocks;
 pub(crate) use zp608_settings_differ::is_slip;
 
 use crate::case::Case;

@@ -193,11 +193,15 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
         [] => String::new(),
         right => format!(" in the update of all parameters but {}", abridged(right)),
     };
-    let message = format!(
-        "the loss has {} times the weight of a mean{place}: {}",
-        multiple_text(value),
-        slip.describe(term.taken, ranks),
-    );
+    let why = match slip {
+        TermSlip::DividedBySteps if term.is_of_window() => format!(
+            "divided by the accumulation steps ({}), although each microbatch has the loss of all microbatches",
+            term.taken
+        ),
+        _ => slip.describe(term.taken, ranks),
+    };
+    let message =
+        format!("the loss has {} times the weight of a mean{place}: {why}", multiple_text(value));
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));
     if !right.is_empty() {

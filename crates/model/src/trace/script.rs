@@ -250,6 +250,10 @@ pub struct LossTerm {
     /// The target token that fills the ends of rows; `None` if no token does, or if the rows were not examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filler: Option<Filler>,
+    /// True if the elements depend on a concatenation of features some of which carry no gradient, such as the cached
+    /// features of other microbatches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
 }
 
 /// A scalar by which a loss was multiplied or divided.
@@ -305,6 +309,10 @@ pub struct Block {
     /// such place.
     #[serde(default)]
     pub read: Option<String>,
+    /// True if nothing has used the block's outputs. False if something has, and in the first step with the block, in
+    /// which its outputs are not watched.
+    #[serde(default)]
+    pub unused: bool,
 }
 
 /// A parameter with old gradients that were not cleared.

@@ -40,6 +40,9 @@ _REDUCTIONS = ("none", "mean", "sum")
 # The largest number of paths from a root to its elements that are followed.
 MOST_PATHS = 4096
 
+# The number of nodes behind an element in which a concatenation with cached features is searched.
+_NEAR = 48
+
 
 class Path:
     """The path from the root of a loss to one of the nodes of its graph."""
@@ -152,6 +155,7 @@ class Loss:
             known.join(path)
             return
         ending = self.endings[id(node), index] = Ending(node, index, path, _of(node), _FUSED.get(node.name()))
+        ending.has_cached = _has_cached(node)
         if not hasattr(node, "variable"):
             self._on(node, lambda gradients: ending.read(gradients[index], self.reads_targets))
 
@@ -242,6 +246,22 @@ def _is_reduced(node):
     name = node.name()
     is_reducing = name in _REDUCING or name in _LIKELIHOODS or name in _FUSED
     return is_reducing and _is_scalar(node)
+
+
+def _has_cached(node):
+    """True if the elements of a term depend on features of which some parts carry no gradient: a concatenation of this
+    microbatch's features with those of other microbatches, which an earlier forward has cached."""
+    seen, pending = set(), collections.deque([node])
+    while pending and len(seen) < _NEAR:
+        node = pending.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        behind = [it for it, _ in node.next_functions]
+        if node.name() == "CatBackward0" and None in behind and any(it is not None for it in behind):
+            return True
+        pending.extend(it for it in behind if it is not None)
+    return False
 
 
 def _is_scalar(node):

@@ -7,6 +7,56 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from zprobe_exec import names, places
 
+# The functions that read facts about a tensor, and not its content. A getter has the name of its attribute.
+_FACTS = {
+    "shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_sparse", "is_quantized",
+    "is_meta", "is_nested", "names", "output_nr", "_version", "_base", "size", "dim", "numel", "stride", "is_floating_point",
+    "is_complex", "is_contiguous", "element_size", "__len__", "__hash__",
+}  # fmt: skip
+
+
+class _Unused(torch.Tensor):
+    """An output of a block that no function has taken so far. The first function turns it into a plain tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        if name not in _FACTS:
+            for it in _tensors((args, kwargs)):
+                if isinstance(it, _Unused):
+                    it.__class__ = torch.Tensor
+                    it.zprobe_block.is_used = True
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+
+class _Output:
+    """Watches whether the script uses the output of a block that no backward reaches."""
+
+    def __init__(self, module):
+        self.module, self.ran, self.is_used = module, False, False
+        self.handle = module.register_forward_hook(self._see)
+
+    def _see(self, module, inputs, output):
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        outputs = _tensors(output)
+        self.ran = True
+        # An output of another class, or without a gradient, may be used in ways that cannot be seen.
+        self.is_used |= not outputs
+        for it in outputs:
+            if type(it) is torch.Tensor and it.grad_fn is not None:
+                it.__class__, it.zprobe_block = _Unused, self
+            else:
+                self.is_used = True
+
+    def is_unused(self):
+        """True if the block has run since the last call and no output of it was used."""
+        unused = self.ran and not self.is_used
+        self.ran = self.is_used = False
+        return unused
+
 
 class _Seen:
     """The modules that have run, and the reads of parameters without a gradient, both by the `id` of the object."""
@@ -28,6 +78,7 @@ class Modules:
         self.now, self.step = _Seen(), _Seen()
         self.input = None  # The first input tensor of a module since the last backward.
         self.checkpoints = 0  # The number of running reentrant checkpoints with gradients enabled outside.
+        self.outputs = {}  # The outputs of the blocks that earlier steps have not reached, by the `id` of the module.
 
     def install(self):
         """Begins to watch the forward of every module, and reads of parameters by `data` and `detach`."""
@@ -50,7 +101,9 @@ class Modules:
                     delattr(torch.nn.Parameter, name)
                 else:
                     setattr(torch.nn.Parameter, name, plain)
-        self.now, self.step, self.input = _Seen(), _Seen(), None
+        for output in self.outputs.values():
+            output.handle.remove()
+        self.now, self.step, self.input, self.outputs = _Seen(), _Seen(), None, {}
 
     def _note(self, param, content):
         """Records that a forward of the script reads a parameter by `data` or `detach`, which yields no gradient.
@@ -100,7 +153,8 @@ class Modules:
     def unreached(self, roots, names, reached, held):
         """The blocks that ran in the finished step although no backward has reached some of their parameters: all
         parameters of a module, any parameter of a torch layer, or parameters that a forward reads without a gradient.
-        Each block is a tuple (path, class, names of the parameters, place of the read or `None`).
+        Each block is a tuple (path, class, names of the parameters, place of the read or `None`, whether no function
+        took its outputs). The outputs of a block are watched from the step after the first one that did not reach it.
 
         `names` has the names of parameters by `id`, and `reached` the names that a backward has reached. `held` is a
         function that is true for a parameter of an optimizer.
@@ -118,17 +172,21 @@ class Modules:
                 lost = sorted({names[id(it)] for it in own} - reached)
                 is_whole = lost and len(lost) == len({names[id(it)] for it in own})
                 if id(module) in self.step.ran and lost and (is_whole or _uses_all(module)):
-                    blocks.append((path, type(module).__name__, lost, None))
+                    output = self.outputs.get(id(module))
+                    if output is None:
+                        self.outputs[id(module)] = _Output(module)
+                    unused = output is not None and output.is_unused()
+                    blocks.append((path, type(module).__name__, lost, None, unused))
                     continue
                 own = [it for it in module.parameters(recurse=False) if names.get(id(it)) in lost]
                 read = {names[id(it)]: self.step.read[id(it)][1] for it in own if id(it) in self.step.read}
                 read = {name: place for name, place in read.items() if place is not None}
                 if read:
-                    blocks.append((path, type(module).__name__, sorted(read), next(iter(read.values()))))
+                    blocks.append((path, type(module).__name__, sorted(read), next(iter(read.values())), False))
                 pending.extend((path + "." * bool(path) + name, child) for name, child in module.named_children())
         self.step = _Seen()
         # A block without a path, such as the slice, is left out if other blocks have its parameters.
-        named = {name for path, _, lost, _ in blocks if path for name in lost}
+        named = {name for path, _, lost, *_ in blocks if path for name in lost}
         return [block for block in blocks if block[0] or not named.issuperset(block[2])]
 
 
@@ -136,6 +194,17 @@ def _uses_all(module):
     """True for a layer of torch without submodules: the forward of such a layer uses all its parameters."""
     is_torch = type(module).__module__.startswith("torch.nn.modules.")
     return is_torch and not any(True for _ in module.children())
+
+
+def _tensors(held):
+    """The tensors in a tensor, a list, a tuple or a dict, at any depth; other objects are left out."""
+    if isinstance(held, torch.Tensor):
+        return [held]
+    if isinstance(held, dict):
+        held = held.values()
+    elif not isinstance(held, (list, tuple)):
+        return []
+    return [it for part in held for it in _tensors(part)]
 
 
 def _first(inputs):

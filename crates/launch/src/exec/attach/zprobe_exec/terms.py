@@ -72,6 +72,7 @@ class Ending:
         self.weights = self.targets = None
         self.is_there = None  # A mask of a product's elements that are not multiplied with 0; `None` for no product.
         self.times = 1  # The number of times that the loss includes the scalar of these elements.
+        self.has_cached = False  # True if the elements depend on cached features without a gradient.
 
     def join(self, path):
         """Adds another path to this node: only the constants that both paths have in common are kept."""
@@ -158,6 +159,7 @@ class Group:
             constants=[it.fields() for it in first.path.constants[:known]],
             runs=_runs(weights) if len(weights) <= MOST_ELEMENTS else [],
             filler=self._filler(samples),
+            cached=all(it.has_cached for it in self.endings),
         )
 
     def _nonzero(self, elements):

@@ -510,8 +510,14 @@ class Training:
         blocks = self.modules.unreached(names.roots(), self.names, self.reached, held)
         self.reached = set()
         told = [
-            dict(module=path, kind=kind, params=[self.indices[it] for it in lost if it in self.indices], read=place)
-            for path, kind, lost, place in blocks
+            dict(
+                module=path,
+                kind=kind,
+                params=[self.indices[it] for it in lost if it in self.indices],
+                read=place,
+                unused=unused,
+            )
+            for path, kind, lost, place, unused in blocks
         ]
         if told:
             self.channel.emit("blocks-unreached", step=self.step, blocks=told)
