@@ -136,6 +136,16 @@ fn bugs() -> Vec<Bug> {
     toml::from_str::<Bugs>(&read("fixtures/mistakes/public.toml")).unwrap().bug
 }
 
+/// True for a script of `fixtures/frameworks`.
+fn is_of_framework(script: &str) -> bool {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/frameworks").join(script).is_file()
+}
+
+/// The changes of `fixtures/frameworks/set.toml`, which has the form of `blind.toml`.
+fn of_frameworks() -> Blind {
+    toml::from_str(&read("fixtures/frameworks/set.toml")).unwrap()
+}
+
 fn blind() -> Blind {
     toml::from_str(&read("fixtures/mistakes/blind.toml")).unwrap()
 }
@@ -143,9 +153,10 @@ fn blind() -> Blind {
 /// The files that the edits change, by name, with their new texts.
 fn planted<'a>(name: &str, script: &'a str, edits: &'a [Edit]) -> BTreeMap<&'a str, String> {
     let mut files = BTreeMap::new();
+    let folder = if is_of_framework(script) { "fixtures/frameworks" } else { "examples/train" };
     for Edit { file, old, new } in edits {
         let file = file.as_deref().unwrap_or(script);
-        let text = files.entry(file).or_insert_with(|| read(&format!("examples/train/{file}")));
+        let text = files.entry(file).or_insert_with(|| read(&format!("{folder}/{file}")));
         let found = text.matches(old.as_str()).count();
         assert_eq!(found, 1, "{name}: in {file} {found} times: {old}");
         assert_ne!(old, new, "{name}");
@@ -166,7 +177,9 @@ fn every_edit_has_one_place_and_leaves_python() {
     }
     let Blind { mistake, harmless } = blind();
     assert!(mistake.len() >= 120 && harmless.len() >= 60);
-    for change in mistake.iter().chain(&harmless) {
+    let frameworks = of_frameworks();
+    let changes = mistake.iter().chain(&harmless);
+    for change in changes.chain(&frameworks.mistake).chain(&frameworks.harmless) {
         plant(&change.name, &change.script, &change.edit);
     }
     for bug in bugs() {

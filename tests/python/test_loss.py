@@ -50,6 +50,17 @@ class Weights(unittest.TestCase):
         (two,) = [it for it in term["constants"] if it["kind"] == "int"]
         self.assertTrue(two["written"])
 
+    def test_elements_of_cached_features_are_told(self):
+        def make(kept):
+            def loss(logits, labels):
+                rows = torch.cat([logits, kept(logits)]) @ torch.ones(5, 5)
+                return F.cross_entropy(rows, torch.arange(6) % 5)
+
+            return loss
+
+        cached = [weighed(make(kept))["terms"][0]["cached"] for kept in (torch.Tensor.detach, lambda logits: 2 * logits)]
+        self.assertEqual(cached, [True, False])
+
     def test_elements_that_a_script_multiplies_with_nothing_are_counted(self):
         def make(logits, labels):
             losses = F.cross_entropy(logits, labels, reduction="none")

@@ -52,3 +52,51 @@ class Unreached(unittest.TestCase):
         for microbatches in (1, 2):
             self.assertEqual(unreached(True, microbatches), [["body.0", "body.1"]] * 3)
             self.assertEqual(unreached(False, microbatches), [[]] * 3)
+
+
+class Pooled(torch.nn.Module):
+    def __init__(self, uses):
+        super().__init__()
+        self.body, self.pooler, self.uses = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4), uses
+
+    def forward(self, batch):
+        hidden = self.body(batch)
+        return hidden, self.uses(self.pooler(hidden))
+
+
+class Outputs(unittest.TestCase):
+    def unused(self, uses, microbatches=2):
+        """For each of three steps, whether the only unreached block, the pooler, has outputs that nothing uses."""
+        model, modules, told = Pooled(uses), Modules(), []
+        names = {id(it): name for name, it in model.named_parameters()}
+        modules.install()
+        try:
+            for _ in range(3):
+                for _ in range(microbatches):
+                    hidden, _ = model(torch.randn(5, 3))
+                    modules.see_backward()
+                    hidden.sum().backward()
+                    modules.see_backward()
+                blocks = modules.unreached([model], names, {"body.weight", "body.bias"}, lambda it: True)
+                told.append([(path, unused) for path, _, _, _, unused in blocks])
+        finally:
+            modules.release()
+        return told
+
+    def test_an_output_is_unused_if_no_function_takes_it(self):
+        for uses in (lambda it: it, lambda it: (it, it.shape, it.requires_grad)):
+            self.assertEqual(self.unused(uses), [[("pooler", False)], [("pooler", True)], [("pooler", True)]])
+
+    def test_an_output_is_used_if_a_function_takes_it_even_without_a_gradient(self):
+        for uses in (lambda it: it.detach(), lambda it: it.data, torch.tanh, lambda it: it.sum().item(), lambda it: it[0]):
+            self.assertEqual(self.unused(uses), [[("pooler", False)]] * 3)
+
+    def test_a_used_output_is_a_plain_tensor_again(self):
+        kept = []
+
+        def use(output):
+            kept.append(output)
+            return output + 1
+
+        self.unused(use)
+        self.assertTrue(all(type(it) is torch.Tensor for it in kept))

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{accuracy, bench, chaos, gpu, lattice, newest, planted, tasks};
+use crate::{accuracy, bench, chaos, frameworks, gpu, lattice, newest, planted, tasks};
 
 /// Sets zprobe up, builds it and tests it.
 ///
@@ -113,6 +113,13 @@ pub enum Task {
     /// examples/train that use the package. If the zoo does not know a finding, the exit code is 1.
     Newest(newest::Options),
 
+    /// Run scripts of many frameworks, right ones and ones with mistakes, and write docs/frameworks.md
+    ///
+    /// Makes an environment for each row of fixtures/frameworks/matrix.toml, and runs its script under `zprobe exec`
+    /// with codes and with `--observe`: without changes, and with each planted mistake. That takes from an hour up.
+    /// The results stay in the target directory; the page is made from all results found there.
+    Frameworks(frameworks::Options),
+
     /// Test zprobe under attacks and on failing machines, from a seed
     ///
     /// Builds, then tries thousands of cases in a few minutes: signals, full disks, damaged traces, wrong
@@ -156,6 +163,7 @@ impl Task {
             Self::Planted(options) => tasks::planted(&options),
             Self::Coverage(options) => tasks::coverage(&options),
             Self::Newest(options) => tasks::newest(&options),
+            Self::Frameworks(options) => tasks::frameworks(&options),
             Self::Chaos(options) => tasks::chaos(&options),
             Self::Gpu(options) => tasks::gpu(&options),
             Self::Provision => tasks::provision(),

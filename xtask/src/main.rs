@@ -5,6 +5,8 @@ mod bench;
 mod browser;
 mod budget;
 mod cargo;
+#[path = "../../tests/support/changes.rs"]
+mod changes;
 mod chaos;
 mod cli;
 mod command;
@@ -12,6 +14,7 @@ mod coverage;
 mod dependencies;
 mod dist;
 mod engines;
+mod frameworks;
 mod gpu;
 mod host;
 mod integrations;

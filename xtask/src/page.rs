@@ -61,7 +61,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{accuracy, bench, chaos, coverage, lattice, newest, planted};
+    use crate::{accuracy, bench, chaos, coverage, frameworks, lattice, newest, planted};
 
     #[test]
     fn only_what_is_between_the_comments_changes() {
@@ -86,6 +86,7 @@ mod tests {
             accuracy::PAGE,
             chaos::PAGE,
             newest::PAGE,
+            frameworks::PAGE,
         ];
         let of_engines = coverage::ENGINES.map(|it| it.page);
         let of_sets = planted::SETS.map(|it| it.page);

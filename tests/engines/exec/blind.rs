@@ -6,57 +6,11 @@
 //!
 //! docs/accuracy.md has the results of all sets, and the missed mistakes.
 
-use std::fs;
-
-use serde::Deserialize;
 use zprobe_report::{Report, Verdict};
 
-use super::mistakes::{Mistake, planted_in};
+use super::super::changes::{Change, Changes, Mistake};
+use super::mistakes::planted_in;
 use super::{copy_of, file, full, train};
-
-/// The content of a file of changes.
-#[derive(Deserialize)]
-struct Blind {
-    mistake: Vec<Wrong>,
-    harmless: Vec<Mistake>,
-}
-
-/// A mistake, with the kind of finding that has to name it.
-#[derive(Deserialize)]
-struct Wrong {
-    finding: String,
-    #[serde(flatten)]
-    change: Mistake,
-}
-
-/// The rules that name each kind of mistake.
-const NAMES: &[(&str, &[&str])] = &[
-    ("factor", &["ZP111", "ZP112", "ZP105"]),
-    ("extra-loss", &["ZP112", "ZP111", "ZP113"]),
-    ("weight", &["ZP113", "ZP109", "ZP105", "ZP111", "ZP115", "ZP116"]),
-    ("clipping", &["ZP607", "ZP608"]),
-    ("earlier-steps", &["ZP106"]),
-    ("window", &["ZP110", "ZP111", "ZP112"]),
-    ("not-reduced", &["ZP104", "ZP101", "ZP106"]),
-    ("never-reduced", &["ZP104", "ZP102"]),
-    ("lost", &["ZP102", "ZP113"]),
-    ("cut-off", &["ZP203"]),
-    ("settings", &["ZP608"]),
-    ("unequal-tokens", &["ZP109", "ZP111", "ZP115"]),
-    ("stale", &["ZP602", "ZP401", "ZP609", "ZP203"]),
-    ("not-in-optimizer", &["ZP401"]),
-    ("nothing-arrives", &["ZP605", "ZP102", "ZP401"]),
-    ("twice-in-optimizer", &["ZP401"]),
-    ("stepped-twice", &["ZP606"]),
-    ("step-skipped", &["ZP606"]),
-    ("changed-before-step", &["ZP605", "ZP111"]),
-    ("initialisation", &["ZP601"]),
-    ("swallowed", &["ZP610"]),
-    ("crash", &["ZP901"]),
-    ("hang", &["ZP902"]),
-    ("unequal-microbatches", &["ZP108", "ZP103", "ZP113"]),
-    ("same-samples", &["ZP116"]),
-];
 
 /// The sets of changes. The share of the second set that has to be named is the measured one: a smaller share
 /// would be a regression.
@@ -93,22 +47,20 @@ const FEW: [&str; 16] = [
     "fsdp2-clip-layers-only",
 ];
 
-fn changes(set: &Set) -> Blind {
-    let path = file("fixtures/mistakes").join(set.path);
-    let text = fs::read_to_string(path).expect("the changes");
-    toml::from_str(&text).expect("changes")
+fn changes(set: &Set) -> Changes {
+    Changes::read(&file("fixtures/mistakes").join(set.path)).expect("the changes")
 }
 
-fn is_tried(change: &Mistake) -> bool {
-    full() || FEW.contains(&change.name())
+fn is_tried(change: &Change) -> bool {
+    full() || FEW.contains(&change.name.as_str())
 }
 
 /// Runs a changed script. Returns the report, if zprobe wrote one, and the findings as one line.
-fn told(set: &Set, change: &Mistake, options: &[&str]) -> (Option<Report>, String) {
+fn told(set: &Set, change: &Change, options: &[&str]) -> (Option<Report>, String) {
     let dir = planted_in(copy_of(&file(set.scripts)), change);
     let run = train(dir, options, change.world, &change.script, &change.flags);
     let findings = run.report.as_ref().map_or(String::new(), |_| run.findings());
-    (run.report, format!("{} ({}): {findings}", change.name(), run.code))
+    (run.report, format!("{} ({}): {findings}", change.name, run.code))
 }
 
 /// Checks that no harmless change causes an alarm.
@@ -128,12 +80,11 @@ fn are_named(set: &Set, options: &[&str], share: usize) {
     let mistakes = changes(set).mistake;
     let mut missed = Vec::new();
     let mut tried = 0;
-    for Wrong { finding, change } in mistakes.iter().filter(|it| is_tried(&it.change)) {
-        let (_, codes) = NAMES.iter().find(|(kind, _)| kind == finding).expect("a known kind");
-        let (report, told) = told(set, change, options);
+    for mistake in mistakes.iter().filter(|it| is_tried(&it.change)) {
+        let (report, told) = told(set, &mistake.change, options);
         let findings = report.iter().flat_map(|report| &report.findings);
         tried += 1;
-        if !findings.map(|it| it.code.as_str()).any(|code| codes.contains(&code)) {
+        if !findings.map(|it| it.code.as_str()).any(|code| mistake.names().contains(&code)) {
             missed.push(told);
         }
     }

@@ -1,43 +1,11 @@
 //! Tests of the mistakes of `fixtures/mistakes/mistakes.toml`, planted into scripts.
 
 use std::collections::BTreeMap;
-use std::fs;
 
-use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::super::changes::{Change, Changes};
 use super::{file, full, scripts, train};
-
-/// The content of a file of mistakes.
-#[derive(Deserialize)]
-struct Mistakes {
-    mistake: Vec<Mistake>,
-}
-
-/// A mistake: a script with its run and the edits that plant the mistake.
-#[derive(Deserialize)]
-pub struct Mistake {
-    name: String,
-    pub script: String,
-    pub world: usize,
-    pub flags: String,
-    edit: Vec<Edit>,
-}
-
-impl Mistake {
-    /// The name of the mistake.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-/// An edit that plants a mistake.
-#[derive(Deserialize)]
-struct Edit {
-    file: Option<String>,
-    old: String,
-    new: String,
-}
 
 /// Mistakes that findings name, with the code of the finding and a part of its message.
 const NAMED: &[(&str, &str, &str)] = &[
@@ -120,25 +88,20 @@ const FEW: [&str; 7] = [
     "megatron-buffer-never-cleared",
 ];
 
-pub fn mistakes() -> BTreeMap<String, Mistake> {
-    let text = fs::read_to_string(file("fixtures/mistakes/mistakes.toml")).expect("the mistakes");
-    let Mistakes { mistake } = toml::from_str(&text).expect("mistakes");
-    mistake.into_iter().map(|mistake| (mistake.name.clone(), mistake)).collect()
+pub fn mistakes() -> BTreeMap<String, Change> {
+    let path = file("fixtures/mistakes/mistakes.toml");
+    let mistakes = Changes::read(&path).expect("the mistakes").mistake.into_iter();
+    mistakes.map(|it| (it.change.name.clone(), it.change)).collect()
 }
 
 /// A directory with the example scripts, in which a mistake is planted.
-pub fn planted(mistake: &Mistake) -> TempDir {
+pub fn planted(mistake: &Change) -> TempDir {
     planted_in(scripts(), mistake)
 }
 
 /// The directory of scripts, in which a mistake is now planted.
-pub fn planted_in(dir: TempDir, mistake: &Mistake) -> TempDir {
-    for edit in &mistake.edit {
-        let path = dir.path().join(edit.file.as_ref().unwrap_or(&mistake.script));
-        let text = fs::read_to_string(&path).expect("a script");
-        assert_eq!(text.matches(&edit.old).count(), 1, "{}: {}", mistake.name, edit.old);
-        fs::write(&path, text.replace(&edit.old, &edit.new)).expect("a script");
-    }
+pub fn planted_in(dir: TempDir, mistake: &Change) -> TempDir {
+    mistake.plant(dir.path()).expect("a place for each edit");
     dir
 }
 

@@ -8,6 +8,7 @@ mod blind;
 mod broken;
 mod commands;
 mod eyes;
+mod frameworks;
 mod matrix;
 mod meshes;
 mod mistakes;

@@ -42,6 +42,22 @@ fn what_is_unusual_is_no_finding_and_trains_to_its_end_where_it_is_observed() {
 
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_loss_of_cached_features_counts_once_and_an_output_that_nothing_uses_is_a_remark() {
+    for options in MODES {
+        let run = unusual(options, "cached");
+        let report = run.report();
+        assert_eq!(report.verdict, Verdict::Clean, "{options:?}: {}", run.findings());
+        let contract = &report.run.engine_facts["contract"];
+        assert!(contract.contains("of all microbatches, in each microbatch"), "{contract}");
+        assert!(contract.contains("together 1:"), "{contract}");
+        let is_told =
+            |it: &String| it.contains("pooler (Linear) runs in forward, but nothing uses");
+        assert!(report.remarks.iter().any(is_told), "{options:?}: {:?}", report.remarks);
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn the_common_factor_of_a_model_of_a_few_elements_is_no_finding() {
     let run = unusual(&[], "few");
     assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());

@@ -97,6 +97,34 @@ def unused():
         optimizer.zero_grad()
 
 
+class Encoder(nn.Module):
+    """Averages states, and computes another output that nothing uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.pooler = nn.Linear(16, 32), nn.Linear(32, 32)
+
+    def forward(self, data):
+        states = self.body(data).tanh()
+        return states.mean(1), self.pooler(states[:, 0]).tanh()
+
+
+def cached():
+    """Each of three microbatches has the loss of all of them, and a gradient only for its own features (GradCache)."""
+    model = Encoder()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(5):
+        parts = [torch.randn(8, 4, 16) for _ in range(3)]
+        with torch.no_grad():
+            features = [model(part)[0] for part in parts]
+        for index, part in enumerate(parts):
+            own = model(part)[0]
+            rows = torch.cat([*features[:index], own, *features[index + 1 :]])
+            F.cross_entropy(rows @ rows.T, torch.arange(len(rows)).flip(0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def phases():
     """One model after the other."""
     for width in (16, 64):
