@@ -304,7 +304,7 @@ impl Answer {
         format!("{} {}", self.verdict, self.codes.join(", ")).trim_end().to_owned()
     }
 
-    /// What the verdict does not cover; a dash if it covers everything.
+    /// The parts of the training that the verdict does not cover; a dash if it covers everything.
     fn not_judged(&self) -> String {
         let not = self.judged.split_once("not judged: ").map(|(_, not)| not);
         not.unwrap_or("–").replace('|', "\\|")

@@ -40,7 +40,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 # The largest number of paths from a root to its elements that are followed.
 MOST_PATHS = 4096
 
-# The number of nodes behind an element in which a concatenation with cached features is searched.
+# The number of nodes after an element in which a concatenation with cached features is searched.
 _NEAR = 48
 
 
