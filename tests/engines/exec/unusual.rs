@@ -58,6 +58,17 @@ fn a_loss_of_cached_features_counts_once_and_an_output_that_nothing_uses_is_a_re
 
 #[test]
 #[ignore = "needs an interpreter with torch and DeepSpeed"]
+fn a_backward_that_ends_at_inputs_is_no_microbatch() {
+    for options in MODES {
+        let run = unusual(options, "cached_gradients");
+        let Report { verdict, run: about, .. } = run.report();
+        assert_eq!(*verdict, Verdict::Clean, "{options:?}: {}", run.findings());
+        assert_eq!(about.spec.gradient_accumulation_steps, 2, "{options:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an interpreter with torch and DeepSpeed"]
 fn the_common_factor_of_a_model_of_a_few_elements_is_no_finding() {
     let run = unusual(&[], "few");
     assert_eq!(run.report().verdict, Verdict::Clean, "{}", run.findings());

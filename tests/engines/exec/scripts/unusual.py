@@ -125,6 +125,24 @@ def cached():
         optimizer.zero_grad()
 
 
+def cached_gradients():
+    """GradCache with two backwards through the model: the gradients of the features come from a backward before."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(5):
+        parts = [torch.randn(8, 16) for _ in range(2)]
+        with torch.no_grad():
+            features = [model(part) for part in parts]
+        for it in features:
+            it.requires_grad_()
+        rows = torch.cat(features)
+        F.cross_entropy(rows @ rows.T, torch.arange(len(rows)).flip(0)).backward()
+        for part, it in zip(parts, features):
+            model(part).backward(it.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def phases():
     """One model after the other."""
     for width in (16, 64):

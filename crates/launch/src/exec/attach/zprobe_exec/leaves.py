@@ -31,6 +31,20 @@ class Leaves:
                 visit(node)
         return nodes, sorted({name for name in reached if name is not None}), inputs
 
+    def are_inputs(self, tensors):
+        """True if a backward of `tensors` reaches inputs and no parameter, like the first backward of GradCache, which
+        ends at cached features. False if a custom function of autograd may begin another backward."""
+        any_input = False
+        for node in nodes_behind(tensor.grad_fn for tensor in tensors):
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                return False
+            variable = getattr(node, "variable", None)
+            if variable is not None:
+                if isinstance(variable, torch.nn.Parameter) or self.name_of(variable) is not None:
+                    return False
+                any_input = True
+        return any_input and all(tensor.grad_fn is not None for tensor in tensors)
+
     def _hook(self, leaf):
         """The name of a leaf, which is hooked at its first visit; `None` for a leaf that is no parameter, such as an
         input that requires a gradient."""

@@ -11,24 +11,43 @@ from zprobe_exec import names, places
 _FACTS = {
     "shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_sparse", "is_quantized",
     "is_meta", "is_nested", "names", "output_nr", "_version", "_base", "size", "dim", "numel", "stride", "is_floating_point",
-    "is_complex", "is_contiguous", "element_size", "__len__", "__hash__",
+    "is_complex", "is_contiguous", "element_size", "register_hook", "__len__", "__hash__",
 }  # fmt: skip
 
 
 class _Unused(torch.Tensor):
-    """An output of a block that no function has taken so far. The first function turns it into a plain tensor."""
+    """An output of a block, or a tensor that was computed from such outputs by functions with gradients. A function
+    without a gradient, such as `detach`, uses the block."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **kwargs)
         name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
         if name not in _FACTS:
-            for it in _tensors((args, kwargs)):
-                if isinstance(it, _Unused):
-                    it.__class__ = torch.Tensor
-                    it.zprobe_block.is_used = True
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
+            _hand_on((args, kwargs), result)
+        return result
+
+
+def _hand_on(inputs, result=None):
+    """Watches the result of a function that has taken outputs of blocks; the function uses the blocks if its result has
+    no gradient."""
+    blocks = {block for it in _tensors(inputs) if isinstance(it, _Unused) for block in it.zprobe_blocks}
+    if blocks and not _watch(_tensors(result), blocks):
+        for block in blocks:
+            block.is_used = True
+
+
+def _watch(tensors, blocks):
+    """Watches tensors that were computed by `blocks`. False if there are none, or some have no gradient or are of a
+    class whose functions cannot be seen."""
+    has_gradients = all(type(it) in (torch.Tensor, _Unused) and it.grad_fn is not None for it in tensors)
+    if not (tensors and has_gradients):
+        return False
+    for it in tensors:
+        it.__class__, it.zprobe_blocks = _Unused, blocks
+    return True
 
 
 class _Output:
@@ -41,18 +60,12 @@ class _Output:
     def _see(self, module, inputs, output):
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
-        outputs = _tensors(output)
         self.ran = True
-        # An output of another class, or without a gradient, may be used in ways that cannot be seen.
-        self.is_used |= not outputs
-        for it in outputs:
-            if type(it) is torch.Tensor and it.grad_fn is not None:
-                it.__class__, it.zprobe_block = _Unused, self
-            else:
-                self.is_used = True
+        self.is_used |= not _watch(_tensors(output), {self})
 
     def is_unused(self):
-        """True if the block has run since the last call and no output of it was used."""
+        """True if the block has run since the last call, and its outputs were used neither without a gradient nor by a
+        custom function of autograd."""
         unused = self.ran and not self.is_used
         self.ran = self.is_used = False
         return unused
@@ -78,6 +91,7 @@ class Modules:
         self.now, self.step = _Seen(), _Seen()
         self.input = None  # The first input tensor of a module since the last backward.
         self.checkpoints = 0  # The number of running reentrant checkpoints with gradients enabled outside.
+        self.apply = None  # The replaced `torch.autograd.Function.apply`; `None` before a block is watched.
         self.outputs = {}  # The outputs of the blocks that earlier steps have not reached, by the `id` of the module.
 
     def install(self):
@@ -103,7 +117,22 @@ class Modules:
                     setattr(torch.nn.Parameter, name, plain)
         for output in self.outputs.values():
             output.handle.remove()
+        if self.apply is not None:
+            torch.autograd.Function.apply, self.apply = self.apply, None
         self.now, self.step, self.input, self.outputs = _Seen(), _Seen(), None, {}
+
+    def _watch_functions(self):
+        """Lets custom functions of autograd use blocks: these functions take tensors without `__torch_function__`."""
+        if self.apply is not None:
+            return
+        self.apply = torch.autograd.Function.__dict__["apply"]
+        apply = self.apply.__func__
+
+        def applied(kind, *args, **kwargs):
+            _hand_on((args, kwargs))
+            return apply(kind, *args, **kwargs)
+
+        torch.autograd.Function.apply = classmethod(applied)
 
     def _note(self, param, content):
         """Records that a forward of the script reads a parameter by `data` or `detach`, which yields no gradient.
@@ -175,6 +204,7 @@ class Modules:
                     output = self.outputs.get(id(module))
                     if output is None:
                         self.outputs[id(module)] = _Output(module)
+                        self._watch_functions()
                     unused = output is not None and output.is_unused()
                     blocks.append((path, type(module).__name__, lost, None, unused))
                     continue

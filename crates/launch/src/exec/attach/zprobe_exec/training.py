@@ -151,6 +151,10 @@ class Training:
 
     # Backwards of the script.
 
+    def takes_part(self, tensors):
+        """False for an outermost backward without any gradient of a parameter, which is no microbatch."""
+        return self.over or not self.leaves.are_inputs(tensors)
+
     def before_backward(self, tensors):
         """Called before each outermost backward of the script: may end a turn or a step, and watches the loss."""
         refusals.refuse_hidden_backward()

@@ -66,6 +66,8 @@ def _backward(run, roots):
         return run()
     if _training is None and not _begin(roots):
         return run()
+    if not _depth and _guarded(_training.takes_part, roots) is False:
+        return run()
     _guarded(_training.before_nested if _depth else _training.before_backward, roots)
     _depth += 1
     try:
