@@ -45,7 +45,7 @@ pub struct Options {
 
     /// Run nothing: only make the page from the results found
     #[arg(long)]
-    page: bool,
+    pub page: bool,
 
     /// Leave out runs that have results already
     #[arg(long)]

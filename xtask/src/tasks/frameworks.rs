@@ -7,6 +7,8 @@ use crate::tasks;
 
 /// Builds `zprobe`, and runs the scripts of the frameworks.
 pub fn frameworks(options: &Options) -> Result<()> {
-    tasks::build_launcher()?;
+    if !options.page {
+        tasks::build_launcher()?;
+    }
     frameworks::run(options)
 }

@@ -33,14 +33,16 @@ class Leaves:
 
     def are_inputs(self, tensors):
         """True if a backward of `tensors` reaches inputs and no parameter, like the first backward of GradCache, which
-        ends at cached features. False if a custom function of autograd may begin another backward."""
+        ends at cached features. False if a hook or a custom function of autograd may begin another backward."""
         any_input = False
         for node in nodes_behind(tensor.grad_fn for tensor in tensors):
             if isinstance(node, torch.autograd.function.BackwardCFunction):
                 return False
             variable = getattr(node, "variable", None)
             if variable is not None:
-                if isinstance(variable, torch.nn.Parameter) or self.name_of(variable) is not None:
+                has_hook = variable._backward_hooks or getattr(variable, "_post_accumulate_grad_hooks", None)
+                is_param = isinstance(variable, torch.nn.Parameter) or self.name_of(variable) is not None
+                if has_hook or is_param:
                     return False
                 any_input = True
         return any_input and all(tensor.grad_fn is not None for tensor in tensors)
