@@ -134,7 +134,7 @@ fn take_part(
             LeaderRequest::Start { run, repeat, port } => {
                 let dir = repeat.map_or_else(|| own.clone(), |number| repeat_dir(&own, number));
                 let led = LedRun { id: &run, dir: &dir, port };
-                match claimed(&dir, &typed(spec), || make(&mut leader, led)) {
+                match claimed(&dir, &typed(Some(spec)), || make(&mut leader, led)) {
                     Ok(ended) => warn_of_survivors(&ended),
                     Err(error) => leader.tell_failed(format!("{error:#}")),
                 }

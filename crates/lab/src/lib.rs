@@ -41,6 +41,7 @@ pub mod run;
 mod runner;
 pub mod runs;
 mod scratch;
+pub mod script;
 pub mod secrets;
 pub mod store;
 pub mod sweep;

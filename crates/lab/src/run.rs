@@ -30,7 +30,7 @@ pub fn record(
 ) -> Result<(Report, Trace)> {
     refuse_recorded(run_dir)?;
     order.refuse_what_cannot_run()?;
-    claimed(run_dir, &typed(&order.spec), || {
+    claimed(run_dir, &typed(Some(&order.spec)), || {
         let mut runner = Runner::new(order, run_dir, team)?;
         if order.repeats == 1 {
             let mut progress = RankProgress::new(&order.spec, run_dir);
@@ -55,7 +55,7 @@ pub fn record_script(
     is_complete: &mut dyn FnMut(),
 ) -> Result<ScriptEnd> {
     refuse_recorded(run_dir)?;
-    claimed(run_dir, &typed(&order.spec()), || {
+    claimed(run_dir, &typed(Some(&order.spec())), || {
         let mut progress = RankProgress::of_script(&order.spec());
         let mut observer = |record: &Record| progress.see(record);
         let over = exec::record(order, run_id, run_dir, team, &mut observer, is_complete)?;

@@ -81,9 +81,10 @@ pub fn find(base: &Path, given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// The command line of this process as the user typed it, without secrets, also those of the configuration in `spec`.
+/// The command line of this process as the user typed it, without secrets, also those of the configuration in `spec`, the
+/// settings of a run of an engine.
 /// Invalid Unicode is shown as replacement characters.
-pub fn typed(spec: &RunSpec) -> String {
+pub fn typed(spec: Option<&RunSpec>) -> String {
     let words = std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned());
     let words: Vec<String> = ["zprobe".to_owned()].into_iter().chain(words).collect();
     let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();

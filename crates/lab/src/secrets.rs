@@ -22,10 +22,10 @@ pub fn of_run(run_dir: &Path, trace: &Trace) -> Result<Redactor> {
     Ok(Redactor::of_secrets(&Private::here(Vec::new()), &known))
 }
 
-/// A redactor of the secrets of this machine, of a command line, and of the configuration of its run.
-pub fn of_command(line: &str, spec: &RunSpec) -> Redactor {
+/// A redactor of the secrets of this machine, of a command line, and of the configuration of its run if it has one.
+pub fn of_command(line: &str, spec: Option<&RunSpec>) -> Redactor {
     let mut known = Known::default();
-    spec.deepspeed_config().into_iter().for_each(|config| known.json(config));
+    spec.and_then(RunSpec::deepspeed_config).into_iter().for_each(|config| known.json(config));
     known.text(line);
     Redactor::of_secrets(&Private::here(Vec::new()), &known)
 }

@@ -76,7 +76,7 @@ impl Worker {
     pub fn report(&mut self, order: Order, dir: &Path) -> Result<Report> {
         self.was_stopped = false;
         let _ = fs::remove_dir_all(dir);
-        let (dir_of_task, command) = (std::path::absolute(dir)?, typed(&order.spec));
+        let (dir_of_task, command) = (std::path::absolute(dir)?, typed(Some(&order.spec)));
         let task = WorkerTask { run_id: run_id(), dir: dir_of_task, command, order };
         let reply = self.ask(&task).inspect_err(|_| self.end())?;
         self.was_stopped = reply.stopped;
@@ -126,23 +126,29 @@ impl Drop for Worker {
 }
 
 fn start(dir: &Path) -> Result<WorkerProcess> {
-    let own = std::env::current_exe().context("cannot find the path of zprobe's own executable")?;
-    let mut command = Command::new(&own);
+    let mut command = another_zprobe()?;
     command.arg(COMMAND).arg("--dir").arg(dir);
-    // Only the order decides about a run, so the variables that the user has set for zprobe are removed.
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start a worker")?;
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    let (tasks, stdout) = pipes.context("the worker has no standard streams")?;
+    Ok(WorkerProcess { child, tasks, replies: BufReader::new(stdout) })
+}
+
+/// The command of another zprobe process. Only its arguments decide about a run, so the variables that the user has set
+/// for zprobe are removed.
+pub fn another_zprobe() -> Result<Command> {
+    let own = std::env::current_exe().context("cannot find the path of zprobe's own executable")?;
+    let mut command = Command::new(own);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ZPROBE_") && name != CACHE_VARIABLE {
             command.env_remove(name);
         }
     }
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", own.display()))?;
-    let pipes = child.stdin.take().zip(child.stdout.take());
-    let (tasks, stdout) = pipes.context("the worker has no standard streams")?;
-    Ok(WorkerProcess { child, tasks, replies: BufReader::new(stdout) })
+    Ok(command)
 }
 
 /// Does the work of a worker in this process, until standard input ends. The files of its pools are in `dir`.

@@ -53,7 +53,11 @@ pub fn tails(dir: &Path) -> io::Result<Vec<Tail>> {
     names.into_iter().map(|name| tail(dir, name, most)).collect()
 }
 
-fn tail(dir: &Path, name: String, most: u64) -> io::Result<Tail> {
+/// The end of a log, with at most `most` bytes.
+///
+/// # Errors
+/// Fails if the log cannot be read.
+pub fn tail(dir: &Path, name: String, most: u64) -> io::Result<Tail> {
     let mut file = run_dir::open(&dir.join(&name))?;
     let length = file.metadata()?.len();
     let mut left_out = length.saturating_sub(most);

@@ -1,8 +1,6 @@
 //! The runs of the zoo, each judged by its report, and their outcomes.
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
@@ -12,6 +10,7 @@ use crate::limits::{CANNOT_RUN, Limits};
 use crate::order::ParseOrder;
 use crate::queue::{NotStarted, Queue};
 use crate::recorded::{own_words, reported};
+use crate::script::{ScriptRun, programs_of};
 use crate::worker::Worker;
 use zprobe_report::{Ending, Report, Verdict};
 use zprobe_zoo::BugScript;
@@ -113,7 +112,7 @@ impl ZooOptions {
             (self.jobs, |number| Worker::new(out.join(format!("worker-{number}")))),
             |_, case| label(case),
             |worker, case| {
-                let outcome = run(case, environments, &limits, read, worker, out);
+                let outcome = run(case, environments, (&limits, read), (worker, &queue), out);
                 let is_stopped = queue.is_interrupted(worker.was_stopped());
                 let outcome = outcome.or_else(|error| match is_stopped {
                     true => Err(NotStarted::Interrupted),
@@ -133,34 +132,24 @@ impl ZooOptions {
     }
 }
 
-/// Runs a script under `zprobe exec`, without showing the output of that command, and returns the report.
-fn of_script(script: &BugScript, python: &Path, dir: &Path) -> Result<Report> {
+/// Runs a script under `zprobe exec` and returns the report.
+fn of_script(script: &BugScript, python: &Path, dir: &Path, queue: &Queue) -> Result<Report> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     let scripts = dir.with_file_name(format!("{name}-scripts"));
     script.write(&scripts).with_context(|| format!("cannot write {}", scripts.display()))?;
-    let dir = std::path::absolute(dir)?;
-    let zprobe = env::current_exe().context("cannot find the path of zprobe's own executable")?;
+    let command = ["--".to_owned(), python.display().to_string()].into_iter();
+    let command = command.chain(script.command());
+    let arguments: Vec<String> = script.exec_options().into_iter().chain(command).collect();
     // Programs that the interpreter's packages start are in the interpreter's directory.
-    let own = python.parent().unwrap_or(Path::new("."));
-    let inherited = env::var_os("PATH").unwrap_or_default();
-    let places = [own.to_owned()].into_iter().chain(env::split_paths(&inherited));
-    let output = Command::new(zprobe)
-        .args(["exec", "--no-config", "--output-format", "concise", "--out"])
-        .arg(&dir)
-        .args(script.exec_options())
-        .arg("--")
-        .arg(python)
-        .args(script.command())
-        .current_dir(&scripts)
-        .env("PATH", env::join_paths(places)?)
-        .env("OMP_NUM_THREADS", "1")
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot start zprobe")?;
-    reported(&dir).with_context(|| {
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        stderr.lines().next_back().unwrap_or("zprobe exec printed no error").to_owned()
-    })
+    let programs = programs_of(python);
+    let run = ScriptRun {
+        arguments: &arguments,
+        programs: programs.as_deref(),
+        working_dir: Some(&scripts),
+        variables: &[("OMP_NUM_THREADS", "1")],
+    };
+    let ended = run.run(dir, queue)?;
+    reported(dir).with_context(|| ended.last_line().to_owned())
 }
 
 /// The directory of a case's run.
@@ -175,9 +164,8 @@ fn place(case: &ZooCase<'_>, out: &Path) -> PathBuf {
 fn run(
     case: &ZooCase<'_>,
     environments: &Environments<'_>,
-    limits: &Limits,
-    read: &ParseOrder<'_>,
-    worker: &mut Worker,
+    (limits, read): (&Limits, &ParseOrder<'_>),
+    (worker, queue): (&mut Worker, &Queue),
     out: &Path,
 ) -> Result<ZooOutcome, String> {
     let python = match environments.get(&case.release.packages) {
@@ -191,7 +179,7 @@ fn run(
     let did_not_run = |error: anyhow::Error| format!("did not run: {error:#}");
     let dir = place(case, out);
     let report = if let (Some(script), Some(python)) = (&case.row.script, python) {
-        of_script(script, python, &dir)
+        of_script(script, python, &dir, queue)
     } else {
         let arguments = case.row.arguments(case.release).map(str::to_owned);
         let own = python.map(|it| ["--python".to_owned(), it.display().to_string()]);
