@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Arg, Args as _, ValueHint};
 use zprobe_lab::check::accept::{AcceptedFindings, NewBaselineEntries};
 use zprobe_lab::check::probe::Probe;
-use zprobe_lab::check::select::{self, CaseSelection};
+use zprobe_lab::check::select::{self, CaseSelection, Parsers};
 use zprobe_lab::check::{SuiteCheck, refuse_nothing};
 use zprobe_lab::console;
+use zprobe_lab::script::programs_of;
 use zprobe_model::spec::Engine;
 use zprobe_model::spec::settings::{ALL, About, Timeout};
 use zprobe_report::{Exit, Form};
@@ -16,7 +17,7 @@ use zprobe_report::{Exit, Form};
 use super::interpreter::Python;
 use super::nodes::refuse_launcher;
 use super::output::{Exports, print_suite, refuse_unwritable, write};
-use super::{config, flags, run};
+use super::{config, exec, flags, run};
 
 /// The arguments of `zprobe check`.
 #[derive(clap::Args)]
@@ -25,7 +26,7 @@ pub struct CheckArgs {
     #[arg(value_name = "PROBE", value_hint = ValueHint::AnyPath, env = "ZPROBE_PROBES", value_delimiter = ',')]
     probes: Vec<String>,
 
-    /// Run only on this engine, and fail if it is not installed; may be repeated [default: all that can run]
+    /// Of the engines run only this one, and fail if it is not installed; may be repeated [default: all that can run]
     #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
     engine: Vec<Engine>,
 
@@ -131,14 +132,18 @@ pub fn main(args: &CheckArgs) -> Result<Exit> {
     let accepted = args.baseline.accepted()?;
     let probes = select::probes(&args.probes, &settings)?;
     let named = args.python.named();
+    let programs = args.python.environment().and_then(|python| programs_of(&python.path));
     let choice = CaseSelection {
         engines: &args.engine,
         filter: &args.filter,
         timeout: args.timeout.arguments(),
         python: named.as_deref(),
+        programs: programs.as_deref(),
     };
     let python = args.python.choose().path;
-    let tasks = select::tasks(&probes, &choice, &|arguments| run::order_with(arguments, &python))?;
+    let parsers =
+        Parsers { run: &|arguments| run::order_with(arguments, &python), exec: &exec::request };
+    let tasks = select::tasks(&probes, &choice, &parsers)?;
     if args.list {
         console::plain(&select::list(&tasks, args.output_format)?)?;
         return Ok(Exit::Clean);
@@ -176,10 +181,19 @@ fn configuration(args: &CheckArgs) -> Result<String> {
     Ok(select::shown(&path, &dir))
 }
 
-/// The settings of a probe as arguments of `zprobe run`. Paths in a probe are relative to the directory `base`.
+/// The settings of a probe as flags of `zprobe run`, or of `zprobe exec` for a script. Paths in a probe are relative to the
+/// directory `base`.
 fn settings(probe: &Probe, base: &Path) -> Result<Vec<String>> {
-    let command = run::RunArgs::augment_args(clap::Command::new("zprobe run"));
-    let given = flags::read(&command, &probe.run, &probe.document, base, is_setting)?;
+    let is_script = !probe.command.is_empty();
+    let command = match is_script {
+        true => exec::ExecArgs::augment_args(clap::Command::new("zprobe exec")),
+        false => run::RunArgs::augment_args(clap::Command::new("zprobe run")),
+    };
+    let wanted = |arg: &Arg| match is_script {
+        true => exec::SETTINGS.contains(&arg.get_id().as_str()),
+        false => is_setting(arg),
+    };
+    let given = flags::read(&command, &probe.settings, &probe.document, base, wanted)?;
     Ok(given.iter().flat_map(flags::Given::arguments).collect())
 }
 
@@ -192,6 +206,7 @@ fn is_setting(arg: &Arg) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use zprobe_lab::check::select::PlannedRun;
     use zprobe_model::document::Document;
 
     use super::*;
@@ -199,12 +214,20 @@ mod tests {
     #[test]
     fn every_probe_of_the_standard_suite_can_be_run_on_each_of_its_engines() {
         let probes = select::probes(&[], &settings).unwrap();
-        let choice = CaseSelection { engines: &[], filter: &[], timeout: vec![], python: None };
-        let tasks = select::tasks(&probes, &choice, &run::order);
+        let choice = CaseSelection {
+            engines: &[],
+            filter: &[],
+            timeout: vec![],
+            python: None,
+            programs: None,
+        };
+        let parsers = Parsers { run: &run::order, exec: &exec::request };
+        let tasks = select::tasks(&probes, &choice, &parsers);
         let tasks = tasks.unwrap_or_else(|err| panic!("{err:#}"));
         for task in &tasks {
-            assert_eq!(task.spec.engine(), task.engine, "{}", task.id());
-            assert!((2..=4).contains(&task.spec.world_size), "{}", task.id());
+            let PlannedRun::OfEngine(spec, _) = &task.run else { panic!("{}", task.id()) };
+            assert_eq!(spec.engine(), task.engine, "{}", task.id());
+            assert!((2..=4).contains(&spec.world_size), "{}", task.id());
         }
         let engines = probes.probes.iter().map(|chosen| chosen.probe.engines.len());
         assert_eq!(tasks.len(), engines.sum::<usize>());
@@ -239,6 +262,37 @@ mod tests {
             let error = read(&format!("description = 'Own'\n[run]\n{key}\n"));
             let error = error.err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.starts_with("ci/own.toml:3:1: no such key"), "{key}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_of_a_script_are_flags_of_exec_and_the_flag_of_the_suite_wins() {
+        let options = |section: &str, timeout: &[&str]| -> Result<String> {
+            let text =
+                format!("description = 'Ours'\n[exec]\ncommand = 'torchrun t.py'\n{section}");
+            let document = Document { file: "ci/own.toml".to_owned(), text };
+            let probe = Probe::read(document)?;
+            let own = settings(&probe, Path::new("ci"))?;
+            let timeout = timeout.iter().map(|word| (*word).to_owned());
+            let request =
+                exec::request(&own.into_iter().chain(timeout).collect::<Vec<_>>(), &probe.command)?;
+            Ok(request.spec().command("").unwrap().line())
+        };
+        let all = "observe = 2\nscale = 'sum'\nseed = 1\ntimeout = 9\nweighting = 'token'\n";
+        let expected = "zprobe exec '--observe=2' --weighting token --scale sum --seed 1 --timeout 9 -- torchrun t.py";
+        assert_eq!(options(all, &[]).unwrap(), expected);
+        let longer = options("timeout = 9\n", &["--timeout", "60"]).unwrap();
+        assert_eq!(longer, "zprobe exec --timeout 60 -- torchrun t.py");
+        assert_eq!(options("dry = true\n", &[]).unwrap(), "zprobe exec --dry -- torchrun t.py");
+        for (key, problem) in [
+            ("out = 'x'", "ci/own.toml:4:1: no such key"),
+            ("timeuot = 3", "ci/own.toml:4:1: no such key `timeuot`; did you mean `timeout`?"),
+            ("weighting = 'tokens'", "ci/own.toml:4:13: weighting: invalid value 'tokens'"),
+            ("timeout = 0", "--timeout 0: must be at least 1"),
+            ("dry = true\nobserve = 2", "error: the argument"),
+        ] {
+            let error = options(key, &[]).unwrap_err().to_string();
+            assert!(error.starts_with(problem), "{key}: {error}");
         }
     }
 }

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, ensure};
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{Args as _, FromArgMatches as _};
 use zprobe_lab::agents::{AgentRole, follow_script};
 use zprobe_lab::console::{say, say_recorded};
 use zprobe_lab::store::{self, run_id};
@@ -72,20 +73,24 @@ pub struct ExecArgs {
     output: Output,
 }
 
+/// The settings of a script, by the ids of their flags: all flags of `zprobe exec` but those for the place of the run
+/// and for its report.
+pub const SETTINGS: [&str; 6] = ["dry", "observe", "weighting", "scale", "seed", "timeout"];
+
+/// The request for a script with only these flags: environment variables are ignored. Of a flag that is given twice, the
+/// last one counts.
+pub fn request(flags: &[String], command: &[String]) -> Result<ExecRequest> {
+    let parser = clap::Command::new("zprobe exec").no_binary_name(true).args_override_self(true);
+    let parser = ExecArgs::augment_args(parser).mut_args(|arg| arg.env(Resettable::Reset));
+    let words = flags.iter().map(String::as_str).chain(["--"]);
+    let words = words.chain(command.iter().map(String::as_str));
+    ExecArgs::from_arg_matches(&parser.try_get_matches_from(words)?)?.request()
+}
+
 pub fn main(args: &ExecArgs) -> Result<Exit> {
-    ensure!(args.timeout > 0, "--timeout 0: must be at least 1");
-    ensure!(args.observe != Some(0), "--observe=0: must be at least 1");
+    let order = args.request()?;
     args.output.refuse_unwritable()?;
     let run_id = run_id();
-    let order = ExecRequest {
-        command: args.command.clone(),
-        dry: args.dry,
-        observe: args.observe,
-        weighting: args.weighting,
-        scale: args.scale,
-        seed: args.seed,
-        timeout_s: args.timeout,
-    };
     let Some(job) = args.nodes.job_of_command(&args.command)? else {
         return args.lead(&order, &run_id, None);
     };
@@ -103,6 +108,21 @@ pub fn main(args: &ExecArgs) -> Result<Exit> {
 }
 
 impl ExecArgs {
+    /// The request for the script.
+    fn request(&self) -> Result<ExecRequest> {
+        ensure!(self.timeout > 0, "--timeout 0: must be at least 1");
+        ensure!(self.observe != Some(0), "--observe=0: must be at least 1");
+        Ok(ExecRequest {
+            command: self.command.clone(),
+            dry: self.dry,
+            observe: self.observe,
+            weighting: self.weighting,
+            scale: self.scale,
+            seed: self.seed,
+            timeout_s: self.timeout,
+        })
+    }
+
     /// The directory of the run: `--out`, or one below `.zprobe/runs` that is named by the id.
     fn run_dir(&self, run_id: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| Path::new(store::RUNS).join(run_id))

@@ -21,6 +21,8 @@ pub struct Given {
     pub values: Vec<String>,
     /// True if the flag takes no value.
     switch: bool,
+    /// True if the flag and its value are one word, as in `--observe=3`.
+    joined: bool,
 }
 
 impl Given {
@@ -30,6 +32,9 @@ impl Given {
         if self.switch {
             let on = self.values.iter().any(|value| value == "true");
             return if on { vec![format!("--{long}")] } else { vec![] };
+        }
+        if self.joined {
+            return self.values.iter().map(|value| format!("--{long}={value}")).collect();
         }
         self.values.iter().flat_map(|value| [format!("--{long}"), value.clone()]).collect()
     }
@@ -63,6 +68,7 @@ pub fn read(
             long: arg.get_long().map(str::to_owned),
             values: texts(arg, value.get_ref()).map_err(wrong)?,
             switch: matches!(arg.get_action(), ArgAction::SetTrue),
+            joined: arg.is_require_equals_set(),
         };
         for text in &mut given.values {
             *text = located(arg, text, base);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use zprobe_diagnose::rules;
 use zprobe_lab::check::probe::registry;
 use zprobe_model::spec::Engine;
-use zprobe_report::suite::{NoticeKind, Status, Suite};
+use zprobe_report::suite::{Case, NoticeKind, Status, Suite};
 use zprobe_zoo::Expectation;
 
 fn root() -> &'static Path {
@@ -92,6 +92,11 @@ impl Place {
         }
     }
 
+    /// Writes a probe of a script, with these lines of its section `exec`.
+    fn script(&self, name: &str, lines: &str) {
+        self.write(&format!("{name}.toml"), &format!("description = 'Ours'\n\n[exec]\n{lines}"));
+    }
+
     fn zprobe(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
@@ -158,6 +163,12 @@ fn what_cannot_be_checked_is_refused_with_what_to_do_instead() {
     place.write("cannot/own.toml", "description = 'Own'\n[run]\nstage = 9\n");
     place.write("same/a-crash.toml", "description = 'Own'\n");
     place.write("empty/x", "");
+    place.script("scripts/both", "command = 'torchrun t.py'\n[run]\nstage = 1\n");
+    place.script("scripts/empty", "command = ''\n");
+    place.script("scripts/key", "command = 'torchrun t.py'\ntimeuot = 3\n");
+    place.script("scripts/quote", "command = \"torchrun 't.py\"\n");
+    place.script("scripts/shell", "command = 'cd src && torchrun t.py'\n");
+    place.script("scripts/zero", "command = 'torchrun t.py'\nobserve = 0\n");
     place.write("bad-baseline.toml", "[[accept]]\ncode = 'ZP101'\n");
     let write = ["--write-baseline", "b.toml", "--reason", "x", "--expires"];
     let write = |day| [&["check"][..], &write, &[day]].concat();
@@ -171,6 +182,8 @@ fn what_cannot_be_checked_is_refused_with_what_to_do_instead() {
         &["check", "broken"],
         &["check", "cannot"],
         &["check", "broken/own.toml", "cannot/own.toml", "missing.toml", "stage1-bf61"],
+        &["check", "scripts"],
+        &["check", "scripts/quote.toml"],
         &["check", "probes", "same"],
         &["check", "probes", "--filter", "no such thing"],
         &["check", "probes", "--engine", "native"],
@@ -515,4 +528,101 @@ fn a_baseline_that_the_configuration_names_is_written_the_first_time() {
     let (code, _, stderr) = check(&write("not/there.toml"));
     assert_eq!(code, Some(2));
     assert!(stderr.contains("there is no such directory"), "{stderr}");
+}
+
+/// The reason of a case that has no report.
+fn reason(case: &Case) -> &str {
+    case.reason.as_deref().unwrap_or_default()
+}
+
+#[test]
+fn a_script_that_cannot_be_judged_fails_its_own_probe_only() {
+    let place = Place::new();
+    place.probes();
+    place.script("probes/d-missing", "command = 'no-such-launcher train.py'\n");
+    place.script("probes/e-fails", "command = ['sh', '-c', 'echo so sorry; exit 7']\n");
+    place.script("probes/f-untrained", "command = 'true'\n");
+    place.script("probes/g-hangs", "command = 'sleep 1000'\ntimeout = 1\n");
+    // A script chooses its engine itself, so --engine does not leave it out.
+    let args = ["--engine", "ddp", "--export-junit", "junit.xml"];
+    let (code, suite) = place.check(&args);
+    let expected = [
+        ("a-crash", Status::Crashed),
+        ("b-silent", Status::Inconclusive),
+        ("c-known", Status::Passed),
+        ("d-missing", Status::NotRun),
+        ("e-fails", Status::Crashed),
+        ("f-untrained", Status::Inconclusive),
+        ("g-hangs", Status::Inconclusive),
+    ];
+    assert_eq!((code, statuses(&suite)), (3, expected.to_vec()));
+    let [missing, fails, untrained, hangs] = &suite.cases[3..] else { unreachable!() };
+    assert!(reason(missing).starts_with("cannot start no-such-launcher"), "{missing:?}");
+    assert!(reason(fails).starts_with("the command failed with exit code 7"), "{fails:?}");
+    assert!(reason(untrained).contains("no process of the command called backward"));
+    assert!(reason(hangs).starts_with("no process called backward in time"), "{hangs:?}");
+    assert!(fails.command.ends_with(" zprobe exec -- sh -c 'echo so sorry; exit 7'"), "{fails:?}");
+    assert!(hangs.command.ends_with(" zprobe exec --timeout 1 -- sleep 1000"), "{hangs:?}");
+    assert_eq!((fails.id().as_str(), missing.run_dir.as_ref()), ("script/e-fails", None));
+    let dir = fails.run_dir.as_ref().unwrap();
+    assert!(place.read(&format!("{}/output.log", dir.display())).starts_with("so sorry\n"));
+
+    let junit = quick_junit::Report::deserialize_from_str(&place.read("junit.xml")).unwrap();
+    let scripts = junit.test_suites.iter().find(|it| it.name.as_str() == "zprobe.script").unwrap();
+    assert_eq!((scripts.test_cases.len(), scripts.errors, scripts.failures), (4, 2, 2));
+
+    let listed = place.zprobe(&["list", "runs"]);
+    let listed = text(&listed.stdout);
+    assert!(
+        listed.contains("/script/e-fails") && listed.contains("    zprobe check probes"),
+        "{listed}"
+    );
+    assert!(!listed.contains("zprobe exec"), "{listed}");
+}
+
+#[test]
+fn the_screen_shows_each_script_and_the_end_of_the_output_of_one_without_a_report() {
+    let place = Place::new();
+    place.script("probes/fails", "command = ['sh', '-c', 'echo so sorry >&2; exit 7']\n");
+    // Nobody asks an interpreter about a suite of scripts.
+    let output = place.zprobe(&["check", "probes", "--python", "./not-there"]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(
+        stderr.contains("/script/fails/output.log:\n  so sorry\ncrashed: script/fails: "),
+        "{stderr}"
+    );
+    assert!(stdout.contains(" zprobe exec -- sh -c"), "{stdout}");
+    assert!(!stdout.contains("next: "), "there is no report to show: {stdout}");
+}
+
+#[test]
+fn the_programs_of_a_script_are_those_of_the_environment() {
+    let place = Place::new();
+    place.script("probes/own", "command = 'own-launcher train.py'\n");
+    place.write("venv/bin/own-launcher", "#!/bin/sh\nexit 9\n");
+    place.write("venv/bin/python", "#!/bin/sh\nexit 1\n");
+    for name in ["own-launcher", "python"] {
+        let path = place.0.path().join("venv/bin").join(name);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let args = ["check", "probes", "--python", "venv", "--output-format", "json"];
+    let suite: Suite = serde_json::from_slice(&place.zprobe(&args).stdout).unwrap();
+    let case = &suite.cases[0];
+    assert!(reason(case).starts_with("the command failed with exit code 9"), "{case:?}");
+    let again = "PATH=$PWD/venv/bin:$PATH zprobe exec -- own-launcher train.py";
+    assert_eq!(case.command, again);
+}
+
+#[test]
+fn scripts_run_one_after_the_other_and_the_others_not_at_all_after_a_failure() {
+    let place = Place::new();
+    for name in ["a", "b", "c"] {
+        let alone = "command = ['sh', '-c', 'mkdir busy && sleep 1 && rmdir busy']\n";
+        place.script(&format!("probes/{name}"), alone);
+    }
+    let (code, suite) = place.check(&["--jobs", "3"]);
+    assert_eq!((code, suite.count(Status::Inconclusive)), (4, 3), "{suite:?}");
+    let (_, suite) = place.check(&["--jobs", "3", "--fail-fast"]);
+    assert_eq!((suite.count(Status::Inconclusive), suite.count(Status::Skipped)), (1, 2));
 }

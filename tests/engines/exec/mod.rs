@@ -14,6 +14,7 @@ mod meshes;
 mod mistakes;
 mod observe;
 mod stacks;
+mod suite;
 mod survives;
 mod turns;
 mod unusual;

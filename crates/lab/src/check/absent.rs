@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::select::PlannedCase;
+use super::select::{PlannedCase, PlannedRun};
 use crate::doctor::{self, CheckState, DoctorCheck, native};
 use crate::limits::{CANNOT_RUN, Limits, PATIENCE, examine, machine};
 use zprobe_engines as engines;
@@ -21,7 +21,16 @@ impl UnavailableEngines {
     /// Asks the machine, and the interpreter if one of the tasks needs a real engine. The interpreter's answer takes
     /// as long as the imports do.
     pub fn look(tasks: &[PlannedCase<'_>], python: &Path) -> Self {
-        let wanted: BTreeSet<Engine> = tasks.iter().map(|task| task.engine).collect();
+        let of_engines = tasks.iter().filter(|task| task.engine != Engine::Script);
+        let wanted: BTreeSet<Engine> = of_engines.map(|task| task.engine).collect();
+        if wanted.is_empty() {
+            // The command of a script decides which interpreter runs.
+            return Self {
+                engines: BTreeMap::new(),
+                limits: Limits::default(),
+                python: python.to_owned(),
+            };
+        }
         let (checks, limits) = if !wanted.iter().any(|engine| engines::of(*engine).is_real()) {
             (vec![native(&machine(Some(python)))], Limits::default())
         } else {
@@ -33,8 +42,9 @@ impl UnavailableEngines {
 
     /// The reason why a task cannot be run here; `None` if it can.
     pub fn reason(&self, task: &PlannedCase<'_>) -> Option<String> {
+        let PlannedRun::OfEngine(spec, _) = &task.run else { return None };
         let engine = self.engines.get(&task.engine).cloned();
-        let limit = || self.limits.refusal(&task.spec, &self.python);
+        let limit = || self.limits.refusal(spec, &self.python);
         engine.or_else(|| Some(format!("{CANNOT_RUN}: {}", limit()?)))
     }
 }

@@ -1,7 +1,8 @@
 //! `zprobe check`: a suite of probes over warm ranks, with one verdict for CI.
 //!
 //! A case is a probe on one engine: a run with the arguments of the probe, over a pool, so that each engine is loaded
-//! once. Engines that cannot run on this machine are skipped, with a message.
+//! once. Engines that cannot run on this machine are skipped, with a message. The case of a user's training script is a
+//! `zprobe exec`.
 
 mod absent;
 pub mod accept;
@@ -72,15 +73,16 @@ impl SuiteCheck<'_> {
     }
 
     /// The reason why these cases give no answer about the intended engines; `None` if they do. The intended engines
-    /// are the named ones, or else any real engine: the native engine is part of zprobe, and says nothing about real
-    /// ones.
+    /// are the named ones, or else any real engine or a script: the native engine is part of zprobe, and says nothing
+    /// about real ones.
     fn unchecked(&self, cases: &[Case]) -> Option<String> {
         let was_run = |engine: &Engine| {
             cases.iter().any(|case| case.engine == *engine && case.run_was_made())
         };
         if self.named.is_empty() {
             let real = Engine::CHOICES.iter().filter(|engine| engines::of(**engine).is_real());
-            return real.clone().all(|engine| !was_run(engine)).then(|| {
+            let mut meant = real.chain([&Engine::Script]);
+            return meant.all(|engine| !was_run(engine)).then(|| {
                 "no real engine was checked: only zprobe's own. Name the Python that has \
                  your engine with --python, or give --engine native to check zprobe's own"
                     .to_owned()

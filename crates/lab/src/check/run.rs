@@ -3,23 +3,30 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
 
 use super::SuiteCheck;
 use super::absent::UnavailableEngines;
-use super::select::PlannedCase;
+use super::select::{PlannedCase, PlannedRun};
 use crate::console::Verbosity;
 use crate::limits::CANNOT_RUN;
 use crate::order::{Order, Ranks};
 use crate::queue::{NotStarted, Queue};
-use crate::recorded::own_words;
+use crate::recorded::{diagnosis, own_words, reported};
 use crate::scratch::Scratch;
-use crate::store;
+use crate::script::{OUTPUT_FILE, ScriptEnded, ScriptRun};
 use crate::worker::Worker;
+use crate::{secrets, store};
+use zprobe_model::spec::Engine;
+use zprobe_model::trace::{Outcome, TraceError};
 use zprobe_report::suite::{Case, Status, findings};
-use zprobe_report::{Finding, OwnWords, Report};
+use zprobe_report::{Finding, OwnWords, Report, Verdict};
+
+/// The largest number of lines of a script's output that are printed if there is no report on the script.
+const LINES: usize = 10;
 
 /// Runs all cases that can run on this machine, and notes for all others why they were not run.
 pub fn all(
@@ -40,18 +47,28 @@ pub fn all(
         }
         case
     };
+    // Scripts run one after the other: they use the same GPUs, and launchers the same port.
+    let scripts = Mutex::new(());
     let workers = (check.jobs, |number| Worker::new(scratch.path().join(format!("{number}"))));
     let cases = queue.all(
         tasks,
         workers,
         |_, task| task.id(),
         |worker, task| {
+            let is_script = task.engine == Engine::Script;
+            let _turn = is_script.then(|| scripts.lock().unwrap_or_else(PoisonError::into_inner));
+            if let Some(reason) = queue.over() {
+                return Err(reason);
+            }
             let case = match absent.reason(task) {
                 Some(reason) => not_started(task, Status::Skipped, &reason),
-                None => run(task, check.python, worker, out),
+                None => run(task, check.python, worker, out, &queue),
             };
             let is_stopped = queue.is_interrupted(worker.was_stopped());
-            if case.status == Status::NotRun && is_stopped {
+            // A signal of the user ends a script, too, which then has an incomplete trace.
+            let has_no_result =
+                case.status == Status::NotRun || (is_script && case.status != Status::Passed);
+            if has_no_result && is_stopped {
                 return Err(NotStarted::Interrupted);
             }
             Ok(done(case))
@@ -72,8 +89,8 @@ pub fn all(
     Ok(cases.collect())
 }
 
-/// The line that is printed when a case is over; `None` for a good case without `--verbose`. A bad case is shown at
-/// once, because people may wait for the suite for minutes.
+/// The line that is printed when a case is over; `None` for a good case of an engine without `--verbose`. A bad case is
+/// shown at once, because people may wait for the suite for minutes. So may they for a single script.
 fn words(case: &Case) -> Option<String> {
     let words = if case.status.is_bad() {
         format!(": {}", case.complaint().lines().next().unwrap_or_default())
@@ -83,6 +100,8 @@ fn words(case: &Case) -> Option<String> {
             Some(format!("{} until {}: {}", it.finding.code, why.expires, why.reason))
         });
         format!(": {}", accepted.collect::<Vec<_>>().join("; "))
+    } else if case.engine == Engine::Script && case.run_was_made() {
+        format!(" ({:.1} s)", case.seconds)
     } else if Verbosity::get().verbose {
         String::new()
     } else {
@@ -92,18 +111,34 @@ fn words(case: &Case) -> Option<String> {
 }
 
 /// Runs a case. A failure to run is the outcome of the case, and not an error.
-fn run(task: &PlannedCase<'_>, python: &Path, worker: &mut Worker, out: &Path) -> Case {
+fn run(
+    task: &PlannedCase<'_>,
+    python: &Path,
+    worker: &mut Worker,
+    out: &Path,
+    queue: &Queue,
+) -> Case {
     let start = Instant::now();
     let dir = out.join(task.engine.name()).join(&task.chosen.probe.name);
-    let ranks = match &task.ranks {
-        Ranks::Cuda(cuda) => Ranks::Cuda(cuda.clone()),
-        _ => Ranks::Warm(python.to_owned()),
+    let case = match &task.run {
+        PlannedRun::OfEngine(spec, ranks) => {
+            let ranks = match ranks {
+                Ranks::Cuda(cuda) => Ranks::Cuda(cuda.clone()),
+                _ => Ranks::Warm(python.to_owned()),
+            };
+            let order = Order { spec: (**spec).clone(), ranks, repeats: 1 };
+            worker
+                .report(order, &dir)
+                .map(|report| judged(task, &report, &own_words(&dir, &report).unwrap_or_default()))
+        }
+        PlannedRun::OfScript { arguments, programs } => {
+            let programs = programs.as_deref();
+            let script = ScriptRun { arguments, programs, working_dir: None, variables: &[] };
+            script.run(&dir, queue).map(|ended| of_script(task, &dir, &ended, queue))
+        }
     };
-    let spec = task.spec.clone();
-    let mut case = match worker.report(Order { spec, ranks, repeats: 1 }, &dir) {
-        Ok(report) => judged(task, &report, &own_words(&dir, &report).unwrap_or_default()),
-        Err(error) => not_started(task, Status::NotRun, &format!("{error:#}")),
-    };
+    let mut case =
+        case.unwrap_or_else(|error| not_started(task, Status::NotRun, &format!("{error:#}")));
     case.seconds = start.elapsed().as_secs_f64();
     if case.status.is_bad() && dir.exists() {
         case.run_dir = Some(dir);
@@ -111,6 +146,53 @@ fn run(task: &PlannedCase<'_>, python: &Path, worker: &mut Worker, out: &Path) -
         // The directory of the engine is removed, too, once it is empty.
         let _ = fs::remove_dir_all(&dir);
         let _ = dir.ancestors().skip(1).take(1).try_for_each(fs::remove_dir);
+    }
+    case
+}
+
+/// The case of a script that has ended. If there is no report, the end of the script's output is printed, because only
+/// the script says what is wrong with it.
+fn of_script(task: &PlannedCase<'_>, dir: &Path, ended: &ScriptEnded, queue: &Queue) -> Case {
+    let mut case = match reported(dir) {
+        Ok(report) => {
+            let case = judged(task, &report, &own_words(dir, &report).unwrap_or_default());
+            // An observed script goes on after the observed steps.
+            match ended.status.code() {
+                Some(0) => return case,
+                _ if case.status != Status::Passed || report.verdict != Verdict::Clean => {
+                    return case;
+                }
+                Some(code) => {
+                    let reason = format!("no finding, but the script failed with exit code {code}");
+                    Case { reason: Some(reason), ..blank(task, Status::Crashed) }
+                }
+                None => not_started(task, Status::NotRun, "zprobe exec was killed"),
+            }
+        }
+        Err(_) => match diagnosis(dir).map_err(|error| error.downcast()) {
+            Err(Ok(TraceError::NoAnswer { reason, .. })) => {
+                let status = match reason.outcome() {
+                    Some(outcome) if outcome != Outcome::Code(0) => Status::Crashed,
+                    _ => Status::Inconclusive,
+                };
+                not_started(task, status, &reason.to_string())
+            }
+            _ => {
+                let line = ended.last_line().trim_start_matches("error: ");
+                return not_started(task, Status::NotRun, line);
+            }
+        },
+    };
+    if let Some(reason) = &mut case.reason {
+        *reason += &format!("; {OUTPUT_FILE} in the run's directory has the output");
+    }
+    let words = secrets::of_machine().text(&ended.last_lines(LINES));
+    if !words.is_empty() && queue.over() != Some(NotStarted::Interrupted) {
+        queue.say(format_args!(
+            "the last lines of {}:\n{}",
+            dir.join(OUTPUT_FILE).display(),
+            words.trim_end()
+        ));
     }
     case
 }

@@ -11,12 +11,25 @@ use super::probe::{Probe, registry};
 use crate::order::{ParseOrder, Ranks};
 use crate::table::to_json;
 use zprobe_engines as engines;
+use zprobe_launch::exec::ExecRequest;
 use zprobe_model::document::{Document, nearest};
 use zprobe_model::spec::{Engine, Model, RunSpec};
 use zprobe_report::Form;
 
-/// Reads the settings of a probe as arguments of `zprobe run`. Relative paths in them start from the given directory.
+/// Reads the settings of a probe as flags of `zprobe run`, or of `zprobe exec` for a script. Relative paths in them start
+/// from the given directory.
 pub type ReadSettings<'a> = dyn Fn(&Probe, &Path) -> Result<Vec<String>> + 'a;
+
+/// Parses flags of `zprobe exec` and the command of a script. Of a flag that is given twice, the last one counts.
+pub type ParseScript<'a> = dyn Fn(&[String], &[String]) -> Result<ExecRequest> + 'a;
+
+/// The parsers of the command line for the settings of probes.
+pub struct Parsers<'a> {
+    /// Parses the arguments of a run of an engine.
+    pub run: &'a ParseOrder<'a>,
+    /// Parses the flags and the command of a script.
+    pub exec: &'a ParseScript<'a>,
+}
 
 /// A probe, its file, and its arguments for a run.
 pub struct ChosenProbe {
@@ -24,13 +37,16 @@ pub struct ChosenProbe {
     pub probe: Probe,
     /// The path of the probe's file from the working directory; `None` for probes that are part of zprobe.
     pub file: Option<String>,
-    /// The settings of the probe as arguments of `zprobe run`.
+    /// The settings of the probe as flags of `zprobe run`, or of `zprobe exec` for a script.
     pub arguments: Vec<String>,
 }
 
 impl ChosenProbe {
-    /// The arguments of `zprobe run` for the probe on an engine.
+    /// The arguments for the probe on an engine: those of `zprobe run`, or those of `zprobe exec` for a script.
     fn arguments_on(&self, engine: Engine) -> Vec<String> {
+        if engine == Engine::Script {
+            return [&self.arguments[..], &self.probe.command].concat();
+        }
         let engine = ["--engine".to_owned(), engine.to_string()];
         engine.into_iter().chain(self.arguments.iter().cloned()).collect()
     }
@@ -42,12 +58,23 @@ pub struct PlannedCase<'a> {
     pub chosen: &'a ChosenProbe,
     /// The engine of the case.
     pub engine: Engine,
-    /// The settings of the run.
-    pub spec: RunSpec,
-    /// The source of the run's ranks.
-    pub ranks: Ranks,
+    /// The run of the case.
+    pub run: PlannedRun,
     /// The command line that makes only this run.
     pub command: String,
+}
+
+/// The run of a case.
+pub enum PlannedRun {
+    /// A run of an engine, with the settings of the run and the source of its ranks.
+    OfEngine(Box<RunSpec>, Ranks),
+    /// A run of a training script.
+    OfScript {
+        /// The arguments of `zprobe exec`: its flags, `--`, and the command.
+        arguments: Vec<String>,
+        /// The directory in which the programs of the command are looked up first.
+        programs: Option<PathBuf>,
+    },
 }
 
 impl PlannedCase<'_> {
@@ -178,6 +205,8 @@ pub struct CaseSelection<'a> {
     pub timeout: Vec<String>,
     /// The interpreter that the commands of cases name.
     pub python: Option<&'a Path>,
+    /// The directory of the environment's programs, which a script's command starts; `None` if only `PATH` decides.
+    pub programs: Option<&'a Path>,
 }
 
 /// The chosen cases of these probes, engine by engine. The probes of the dense model come last: their weights are
@@ -188,13 +217,15 @@ pub struct CaseSelection<'a> {
 pub fn tasks<'a>(
     chosen: &'a ChosenProbes,
     choice: &CaseSelection<'_>,
-    read: &ParseOrder<'_>,
+    read: &Parsers<'_>,
 ) -> Result<Vec<PlannedCase<'a>>> {
     let ChosenProbes { probes, problems } = chosen;
     let mut problems: Vec<String> = problems.iter().map(|it| format!("{it:#}")).collect();
     let mut pairs = Vec::new();
-    for &engine in Engine::CHOICES {
-        if !choice.engines.is_empty() && !choice.engines.contains(&engine) {
+    for &engine in Engine::ALL {
+        // A script chooses its engine itself, so that --engine leaves it out of no suite.
+        let is_chosen = choice.engines.is_empty() || choice.engines.contains(&engine);
+        if !is_chosen && engine != Engine::Script {
             continue;
         }
         let on_it = probes.iter().filter(|chosen| chosen.probe.engines.contains(&engine));
@@ -219,8 +250,12 @@ pub fn tasks<'a>(
             Err(problem) => problems.push(format!("{problem:#}")),
         }
     }
-    let place = |engine: Engine| Engine::CHOICES.iter().position(|it| *it == engine);
-    tasks.sort_by_key(|task| (place(task.engine), task.spec.model != Model::Coded));
+    let place = |engine: Engine| Engine::ALL.iter().position(|it| *it == engine);
+    let is_estimate = |run: &PlannedRun| match run {
+        PlannedRun::OfEngine(spec, _) => spec.model != Model::Coded,
+        PlannedRun::OfScript { .. } => false,
+    };
+    tasks.sort_by_key(|task| (place(task.engine), is_estimate(&task.run)));
     match problems.as_slice() {
         [] => Ok(tasks),
         [only] => bail!("{only}"),
@@ -232,13 +267,19 @@ pub fn tasks<'a>(
     }
 }
 
-/// The case of a probe on an engine, if `zprobe run` accepts its settings.
+/// The case of a probe on an engine, if zprobe accepts its settings.
 fn task<'a>(
     chosen: &'a ChosenProbe,
     engine: Engine,
     choice: &CaseSelection<'_>,
-    read: &ParseOrder<'_>,
+    read: &Parsers<'_>,
 ) -> Result<PlannedCase<'a>> {
+    let file = &chosen.probe.document.file;
+    if engine == Engine::Script {
+        let (run, command) =
+            script(chosen, choice, read).with_context(|| format!("{file}, in [exec]"))?;
+        return Ok(PlannedCase { chosen, engine, run, command });
+    }
     let mut arguments = chosen.arguments_on(engine);
     let mut words = vec!["zprobe".to_owned(), "run".to_owned()];
     words.extend(arguments.iter().cloned());
@@ -249,9 +290,35 @@ fn task<'a>(
     let command =
         shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "));
     arguments.extend(choice.timeout.iter().cloned());
-    let file = &chosen.probe.document.file;
-    let order = read(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
-    Ok(PlannedCase { chosen, engine, spec: order.spec, ranks: order.ranks, command })
+    let order =
+        (read.run)(&arguments).with_context(|| format!("{file}, on the {engine} engine"))?;
+    let run = PlannedRun::OfEngine(Box::new(order.spec), order.ranks);
+    Ok(PlannedCase { chosen, engine, run, command })
+}
+
+/// The run of a script, and the command line that makes only this run. The command line names the programs of the
+/// environment if they are not the first on `PATH` anyway.
+fn script(
+    chosen: &ChosenProbe,
+    choice: &CaseSelection<'_>,
+    read: &Parsers<'_>,
+) -> Result<(PlannedRun, String)> {
+    let flags = [&chosen.arguments[..], &choice.timeout].concat();
+    let request = (read.exec)(&flags, &chosen.probe.command)?;
+    let command = request.spec().command("").context("a script always has a command")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_first = |dir: &&Path| std::env::split_paths(&path).next().as_deref() == Some(*dir);
+    let programs = choice.programs.filter(|dir| !is_first(dir)).map(Path::to_owned);
+    let mut line = command.line();
+    if let Some(dir) = &programs {
+        let here = std::env::current_dir().context("cannot find the working directory")?;
+        let (base, rest) = match dir.strip_prefix(&here) {
+            Ok(rest) => ("$PWD/", rest),
+            Err(_) => ("", dir.as_path()),
+        };
+        line = format!("PATH={base}{}:$PATH {line}", shlex::try_quote(&rest.to_string_lossy())?);
+    }
+    Ok((PlannedRun::OfScript { arguments: command.arguments, programs }, line))
 }
 
 /// True if a probe on an engine passes all filters.

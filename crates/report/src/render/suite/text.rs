@@ -37,7 +37,9 @@ pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
     for line in ending(suite).lines() {
         page.wrapped("", "  ", line, Style::new());
     }
-    let mut bad = suite.cases.iter().filter(|case| case.status.is_bad());
+    // A case with a reason in place of findings has no report to show.
+    let has_report = |case: &&Case| case.status.is_bad() && case.reason.is_none();
+    let mut bad = suite.cases.iter().filter(has_report);
     if let Some(dir) = bad.find_map(|case| case.run_dir.as_ref()) {
         let _ = writeln!(page, "next: zprobe show {}", one_line(&dir.to_string_lossy()));
     }
