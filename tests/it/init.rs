@@ -194,3 +194,43 @@ fn a_gate_of_no_engine_and_one_that_github_would_not_read_are_refused() {
     let refusal = Project::new(bare).refusal("init --python venv");
     assert!(refusal.contains("No module named 'torch'; install torch"), "{refusal}");
 }
+
+#[test]
+fn a_training_script_becomes_the_probe_of_the_gate() {
+    let project = Project::new(TORCH);
+    project.write("src/train.py", "");
+    let init = |command: &str| {
+        let mut zprobe = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        let words = ["init", "--python", "venv", "--script", command];
+        let output = zprobe.args(words).current_dir(project.0.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (command, said) in [
+        ("torchrun trian.py", "--script: there is no file trian.py"),
+        ("torchrun 'src/train.py", "--script: command: a quote does not end"),
+        ("", "--script: command: is empty"),
+    ] {
+        let (code, stderr) = init(command);
+        assert!(code == Some(2) && stderr.contains(said), "{command}: {stderr}");
+    }
+    assert!(project.files().iter().all(|name| name == "src/train.py"), "{:?}", project.files());
+
+    let (code, stderr) = init("torchrun --nproc-per-node 2 src/train.py --lr '1 '");
+    assert_eq!(code, Some(0), "{stderr}");
+    let (listed, _) = project.said("check --list");
+    let expected = "script/src-train  PATH=$PWD/venv/bin:$PATH zprobe exec -- torchrun --nproc-per-node 2 \
+                    src/train.py --lr '1 '\n";
+    assert_eq!(listed, expected);
+
+    // With a DeepSpeed file, both are checked, and each has a probe of its own.
+    let project = Project::new(DEEPSPEED);
+    project.write("train.json", SOUND);
+    project.write("train.py", "");
+    let (_, said) = project.said("init --python venv");
+    assert!(said.contains("note: zprobe init --force --script "), "{said}");
+    let (_, said) = project.said("init --python venv --force --script train.py");
+    assert!(!said.contains("note: zprobe init"), "{said}");
+    let (listed, _) = project.said("check --list");
+    let cases: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(cases, ["deepspeed/train", "script/train-2"]);
+}

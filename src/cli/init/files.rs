@@ -1,9 +1,12 @@
 //! The contents of the files that `zprobe init` writes.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, bail};
+use zprobe_lab::check::probe::Probe;
 use zprobe_lab::environment::{Plan, Stage};
+use zprobe_model::document::Document;
 use zprobe_model::spec::Engine;
 use zprobe_zoo::Packages;
 
@@ -36,6 +39,8 @@ pub struct Gate {
     pub python: Option<String>,
     /// The DeepSpeed files of the project; each becomes a probe.
     pub configurations: Vec<ConfigurationProbe>,
+    /// The training script of `--script`, which becomes a probe, too.
+    pub script: Option<ScriptProbe>,
     /// True if the project has a `requirements.txt`.
     pub requirements: bool,
 }
@@ -53,13 +58,7 @@ pub struct ConfigurationProbe {
 impl ConfigurationProbe {
     /// Names the probe of a DeepSpeed file after the file, and differently from the probes of the `others`.
     pub fn new(engine: Engine, file: String, others: &[Self]) -> Self {
-        let stem = file.strip_suffix(".json").unwrap_or(&file);
-        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
-        let stem: String = stem.chars().map(plain).collect();
-        let numbered = (2..).map(|number| format!("probes/{stem}-{number}.toml"));
-        let mut names = std::iter::once(format!("probes/{stem}.toml")).chain(numbered);
-        let is_free = |name: &String| others.iter().all(|other| other.probe != *name);
-        let probe = names.find(is_free).unwrap_or_else(|| unreachable!("numbers do not end"));
+        let probe = free_path(file.strip_suffix(".json").unwrap_or(&file), others);
         Self { engine, file, probe }
     }
 
@@ -73,6 +72,49 @@ impl ConfigurationProbe {
     }
 }
 
+/// The path of a new probe that is named after `name`, and differently from the probes of the `others`.
+fn free_path(name: &str, others: &[ConfigurationProbe]) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+    let stem: String = name.chars().map(plain).collect();
+    let numbered = (2..).map(|number| format!("probes/{stem}-{number}.toml"));
+    let mut paths = std::iter::once(format!("probes/{stem}.toml")).chain(numbered);
+    let is_free = |path: &String| others.iter().all(|other| other.probe != *path);
+    paths.find(is_free).unwrap_or_else(|| unreachable!("numbers do not end"))
+}
+
+/// A training script of the user, and the probe that runs it.
+pub struct ScriptProbe {
+    /// The path of the probe's TOML file.
+    path: String,
+    /// The content of the probe's TOML file.
+    text: String,
+}
+
+impl ScriptProbe {
+    /// The probe of the script that this command starts, named after the Python file of the command.
+    ///
+    /// # Errors
+    /// Fails if the command cannot be split into words, or if its Python file does not exist.
+    pub fn new(command: &str, others: &[ConfigurationProbe]) -> Result<Self> {
+        let words = shlex::split(command).unwrap_or_default();
+        let file = words.iter().find(|word| word.ends_with(".py"));
+        let name = file.map_or("script", |file| file.trim_end_matches(".py"));
+        let path = free_path(name.trim_start_matches("./"), others);
+        let text = format!(
+            "description = {}\n\n# The command runs where `zprobe check` runs, under `zprobe exec`; its flags are further \
+             keys.\n[exec]\ncommand = {}\n",
+            quoted(&format!("Our {}", file.map_or("training script", String::as_str))),
+            quoted(command),
+        );
+        Probe::read(Document { file: path.clone(), text: text.clone() })
+            .map_err(|complaint| anyhow!("--script: {}", complaint.problem))?;
+        if let Some(file) = file.filter(|file| !Path::new(file).is_file()) {
+            bail!("--script: there is no file {file}; name the script as seen from this directory");
+        }
+        Ok(Self { path, text })
+    }
+}
+
 impl Gate {
     /// All files of the gate but the hook of pre-commit: paths and contents.
     ///
@@ -81,20 +123,37 @@ impl Gate {
     pub fn files(&self) -> Result<Vec<(String, String)>> {
         let mut files = vec![(config::FILE.to_owned(), self.configuration())];
         files.extend(self.configurations.iter().map(|own| (own.probe.clone(), own.text())));
+        files.extend(self.script.iter().map(|own| (own.path.clone(), own.text.clone())));
         files.push((WORKFLOW.to_owned(), self.workflow()?));
         Ok(files)
     }
 
     fn configuration(&self) -> String {
         let engines = list(self.engines.iter().map(|engine| engine.name().to_owned()));
-        let probes = match &self.configurations[..] {
+        let own = self.configurations.iter().map(|own| &own.probe);
+        let own: Vec<String> =
+            own.chain(self.script.iter().map(|own| &own.path)).cloned().collect();
+        let engines = match (&self.configurations[..], &self.script) {
+            // The script chooses its engine itself.
+            ([], Some(_)) => String::new(),
+            _ => format!(
+                "# The check fails if one of these engines is not installed.\nengine = {engines}\n"
+            ),
+        };
+        let script = match &self.script {
+            Some(_) => "",
+            None => {
+                "# A probe of your own training script: zprobe init --force --script \"torchrun train.py\"\n"
+            }
+        };
+        let probes = match &own[..] {
             [] => "# Your own probes, in place of the standard suite (docs/gate-it-in-ci.md):\n\
                    # probes = [\"probes\"]\n"
                 .to_owned(),
             own => format!(
                 "# Without this key the standard suite runs.\n\
                  probes = {}\n",
-                list(own.iter().map(|own| own.probe.clone()))
+                list(own.iter().cloned())
             ),
         };
         let python = match &self.python {
@@ -110,7 +169,7 @@ impl Gate {
         let same = self.python.as_ref().map_or("", |_| &python);
         format!(
             "# Keys are the long names of flags (`zprobe check --help`, `zprobe run --help`). Flags win.\n\n\
-             [check]\n{probes}# The check fails if one of these engines is not installed.\nengine = {engines}\n{python}\
+             [check]\n{probes}{script}{engines}{python}\
              # Findings that are accepted until they expire; --write-baseline makes the file.\n\
              # baseline = \"zprobe-baseline.toml\"\n\n[run]\nengine = \"{engine}\"\n{own}{same}"
         )
@@ -188,6 +247,7 @@ mod tests {
             python_version: "3.11.7".to_owned(),
             python: None,
             configurations: Vec::new(),
+            script: None,
             requirements: true,
         }
     }

@@ -20,13 +20,17 @@ use zprobe_report::words::amount;
 use zprobe_zoo::Packages;
 
 use super::{config, interpreter, run};
-use files::{ConfigurationProbe, Gate};
+use files::{ConfigurationProbe, Gate, ScriptProbe};
 
 /// The arguments of `zprobe init`.
 #[derive(clap::Args)]
 pub struct InitArgs {
     #[command(flatten)]
     python: interpreter::Python,
+
+    /// Check this training script: the command that starts it, in quotes
+    #[arg(long, value_name = "CMD")]
+    script: Option<String>,
 
     /// Also write .pre-commit-config.yaml, with a hook that runs `zprobe check`
     #[arg(long)]
@@ -62,6 +66,9 @@ pub fn main(args: &InitArgs) -> Result<Exit> {
         // This comes before the query of the interpreter, which takes a while.
         refuse_replaced(files::ALWAYS)?;
     }
+    if let Some(command) = &args.script {
+        ScriptProbe::new(command, &[])?;
+    }
     let chosen = args.python.choose();
     let (machine, python) = examine(&chosen.path, Duration::from_secs(args.timeout));
     let checks = engines(&machine, &python);
@@ -81,11 +88,13 @@ pub fn main(args: &InitArgs) -> Result<Exit> {
         say(format_args!("found: {engine}, {}", check.detail));
     }
     let configurations = configurations(&there)?;
+    let script = args.script.as_ref().map(|command| ScriptProbe::new(command, &configurations));
     let gate = Gate {
         engines: gated(&there),
         packages: packages(&python)?,
         python_version: python.version.clone(),
         python: args.python.named().and_then(|path| inside(&path)),
+        script: script.transpose()?,
         configurations,
         requirements: Path::new(files::REQUIREMENTS).is_file(),
     };
@@ -110,6 +119,11 @@ pub fn main(args: &InitArgs) -> Result<Exit> {
         "" => String::new(),
         path => format!(" --python {}", shlex::try_quote(path)?),
     };
+    if gate.script.is_none() {
+        say(format_args!(
+            "note: zprobe init{python} --force --script \"torchrun --nproc-per-node 2 train.py\" checks your own script"
+        ));
+    }
     say(format_args!("next: zprobe check{python}"));
     Ok(Exit::Clean)
 }
