@@ -584,15 +584,17 @@ fn a_script_that_cannot_be_judged_fails_its_own_probe_only() {
 fn the_screen_shows_each_script_and_the_end_of_the_output_of_one_without_a_report() {
     let place = Place::new();
     place.script("probes/fails", "command = ['sh', '-c', 'echo so sorry >&2; exit 7']\n");
-    // Nobody asks an interpreter about a suite of scripts.
-    let output = place.zprobe(&["check", "probes", "--python", "./not-there"]);
+    let asked = place.0.path().join("asked");
+    place.write("python", &format!("#!/bin/sh\ntouch '{}'\n", asked.display()));
+    let output = place.zprobe(&["check", "probes", "--python", "./python"]);
+    assert!(!asked.exists(), "an interpreter has no part in a suite of scripts");
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(
         stderr.contains("/script/fails/output.log:\n  so sorry\ncrashed: script/fails: "),
         "{stderr}"
     );
-    assert!(stdout.contains(" zprobe exec -- sh -c"), "{stdout}");
+    assert!(stdout.contains("again: PATH=$PWD:$PATH zprobe exec -- sh -c"), "{stdout}");
     assert!(!stdout.contains("next: "), "there is no report to show: {stdout}");
 }
 

@@ -312,11 +312,14 @@ fn script(
     let mut line = command.line();
     if let Some(dir) = &programs {
         let here = std::env::current_dir().context("cannot find the working directory")?;
-        let (base, rest) = match dir.strip_prefix(&here) {
-            Ok(rest) => ("$PWD/", rest),
-            Err(_) => ("", dir.as_path()),
+        let quoted =
+            |path: &Path| anyhow::Ok(shlex::try_quote(&path.to_string_lossy())?.into_owned());
+        let dir = match dir.strip_prefix(&here) {
+            Ok(rest) if rest.as_os_str().is_empty() => "$PWD".to_owned(),
+            Ok(rest) => format!("$PWD/{}", quoted(rest)?),
+            Err(_) => quoted(dir)?,
         };
-        line = format!("PATH={base}{}:$PATH {line}", shlex::try_quote(&rest.to_string_lossy())?);
+        line = format!("PATH={dir}:$PATH {line}");
     }
     Ok((PlannedRun::OfScript { arguments: command.arguments, programs }, line))
 }
