@@ -49,6 +49,7 @@ rows! {
     "fsdp1-unmanaged-boundary",
     "fsdp2-blocks-in-another-order",
     "fsdp2-checkpoint-unused",
+    "fsdp2-columns-resharded-in-part",
     "fsdp2-divide-factor-squared",
     "fsdp2-forward-keeps-parameters",
     "fsdp2-partial-sums-by-position",
