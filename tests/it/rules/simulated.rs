@@ -40,12 +40,15 @@ fn shapes() -> impl Strategy<Value = Vec<Shape>> {
             Shape::UnusedAlways,
             Shape::UnusedAlternating,
             Shape::UnusedOnOddRanks,
+            Shape::SkippedBlock,
+            Shape::DetachedBlock,
+            Shape::FrozenAlternating,
             Shape::Frozen,
             Shape::Tied,
             Shape::SeveralBackwards,
             Shape::Unmanaged,
         ],
-        0..=9,
+        0..=12,
     )
 }
 

@@ -252,11 +252,12 @@ impl Simulation {
     /// True if a rank's loss of a microbatch depends on a parameter.
     fn is_used(&self, param: &str, step: usize, rank: usize, microbatch: usize) -> bool {
         let last = self.spec.gradient_accumulation_steps - 1;
-        let about = |shape: &&Shape| shape.param().is_none_or(|about| about == param);
+        let about = |shape: &&Shape| **shape == Shape::Unmanaged || shape.is_about(param);
         self.spec.shapes.iter().filter(about).all(|shape| match shape {
-            Shape::UnusedFirst => microbatch != 0,
-            Shape::UnusedLast | Shape::Unmanaged => microbatch != last,
+            Shape::UnusedFirst | Shape::SkippedBlock => microbatch != 0,
+            Shape::UnusedLast | Shape::DetachedBlock | Shape::Unmanaged => microbatch != last,
             Shape::UnusedAlternating => step.is_multiple_of(2),
+            Shape::FrozenAlternating => !step.is_multiple_of(2),
             Shape::UnusedOnOddRanks => rank.is_multiple_of(2),
             Shape::UnusedOnEvenRanks => !rank.is_multiple_of(2),
             Shape::UnusedAlways | Shape::Frozen => false,

@@ -84,7 +84,7 @@ impl GradientPart {
         }
         let is_about = |shape: &Shape| {
             spec.has_shape(*shape)
-                && params.is_some_and(|it| it.iter().all(|it| shape.param() == Some(base_name(it))))
+                && params.is_some_and(|it| it.iter().all(|it| shape.is_about(base_name(it))))
         };
         let shape =
             [Shape::Tied, Shape::Bypass, Shape::PenaltyBackward].into_iter().find(is_about)?;

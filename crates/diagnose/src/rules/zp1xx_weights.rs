@@ -388,8 +388,7 @@ fn likely(case: &Case<'_>, deviation: &Deviation, factor: f64) -> String {
     let predivide = predivide.filter(|factor| *factor > 0.0).unwrap_or(1.0);
     // The part in forward adds twice the gradient, and the part outside of it subtracts the gradient once.
     let is_beside = |shape: Shape| {
-        let is_it =
-            |names: &Vec<String>| names.iter().all(|it| shape.param() == Some(base_name(it)));
+        let is_it = |names: &Vec<String>| names.iter().all(|it| shape.is_about(base_name(it)));
         spec.has_shape(shape) && deviation.params.as_ref().is_some_and(is_it)
     };
     let has_beside = [Shape::Bypass, Shape::PenaltyBackward].into_iter().any(is_beside);

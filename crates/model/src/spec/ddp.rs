@@ -174,12 +174,14 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
              no_sync; use --ga 1",
         ));
     }
-    if spec.has_shape(Shape::UnusedAlternating) {
-        problems.push(Invalid::contradiction(
-            "--static-graph with --shape unused-alternating",
-            "--static-graph promises the same graph in every step, but this shape changes the graph; drop \
-             one of the two flags",
-        ));
+    for shape in [Shape::UnusedAlternating, Shape::FrozenAlternating] {
+        if spec.has_shape(shape) {
+            problems.push(Invalid::contradiction(
+                format!("--static-graph with --shape {shape}"),
+                "--static-graph promises the same graph in every step, but this shape changes the graph; \
+                 drop one of the two flags",
+            ));
+        }
     }
     problems
 }

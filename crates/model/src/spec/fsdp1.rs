@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Dtype, Engine, Invalid, Optimizer, RunSpec, SpecRequest, named_enum};
+use super::{Dtype, Engine, Invalid, Optimizer, RunSpec, Shape, SpecRequest, named_enum};
 
 named_enum! {
     /// The sharding strategy of `FullyShardedDataParallel`.
@@ -81,6 +81,11 @@ pub(super) fn check(spec: &RunSpec) -> Vec<Invalid> {
             !fsdp1.use_orig_params && spec.parameter_groups == Some(2),
             "--parameter-groups 2".to_owned(),
             "a flat parameter belongs to one group as a whole; add --use-orig-params true",
+        ),
+        (
+            !fsdp1.use_orig_params && spec.has_shape(Shape::FrozenAlternating),
+            format!("--shape {}", Shape::FrozenAlternating),
+            "a flat parameter is frozen as a whole; add --use-orig-params true",
         ),
         (
             fsdp1.keep_low_precision_grads

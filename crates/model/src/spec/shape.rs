@@ -20,12 +20,18 @@ named_enum! {
         UnusedOnOddRanks = "unused-on-odd-ranks",
         /// Another parameter is used only on the ranks with an odd number.
         UnusedOnEvenRanks = "unused-on-even-ranks",
+        /// A block does not run in the first microbatch of a step.
+        SkippedBlock = "skipped-block",
+        /// A block runs in the last microbatch of a step, but is not part of that microbatch's loss.
+        DetachedBlock = "detached-block",
         /// The ranks with an odd number use the parameters in reverse order.
         ReversedOnOddRanks = "reversed-on-odd-ranks",
         /// A parameter is used twice in each microbatch.
         Tied = "tied",
         /// A parameter is frozen: it requires no gradient.
         Frozen = "frozen",
+        /// A parameter is frozen in every other step, beginning with the first.
+        FrozenAlternating = "frozen-alternating",
         /// A term of the loss uses a parameter outside the engine's forward.
         Bypass = "bypass",
         /// The forward returns a tuple of loss and logits.
@@ -67,6 +73,8 @@ struct ShapeFacts {
     describe: &'static str,
     /// The parameter of the coded model that the shape is about, if the shape is about a single one.
     param: Option<&'static str>,
+    /// The block of the coded model that the shape is about, if the shape is about a block.
+    block: Option<&'static str>,
     /// True if at least one microbatch does not reach every trainable parameter.
     leaves_unused: bool,
     /// The only engine that has the shape, and the advice for other engines; `None` if any engine may have the shape.
@@ -76,12 +84,18 @@ struct ShapeFacts {
 impl ShapeFacts {
     /// The facts about a shape that is about this parameter, or about no single parameter.
     const fn new(describe: &'static str, param: Option<&'static str>) -> Self {
-        Self { describe, param, leaves_unused: false, only_on: None }
+        Self { describe, param, block: None, leaves_unused: false, only_on: None }
     }
 
     /// The facts about a shape in which some microbatches do not use this parameter.
     const fn unused(describe: &'static str, param: &'static str) -> Self {
         Self { leaves_unused: true, ..Self::new(describe, Some(param)) }
+    }
+
+    /// The facts about a shape in which some microbatches do not use a block.
+    const fn unused_block(describe: &'static str) -> Self {
+        let facts = Self::new(describe, None);
+        Self { leaves_unused: true, block: Some("layers.0"), ..facts }
     }
 
     /// The facts about a shape that only this engine has.
@@ -122,6 +136,12 @@ impl Shape {
                     Some("head.bias"),
                 )
             },
+            Shape::SkippedBlock => ShapeFacts::unused_block(
+                "a block does not run in the first microbatch of each step",
+            ),
+            Shape::DetachedBlock => ShapeFacts::unused_block(
+                "a block runs in the last microbatch of each step, but is not part of its loss",
+            ),
             Shape::ReversedOnOddRanks => ShapeFacts::new(
                 "the ranks with an odd number use the parameters in reverse order",
                 None,
@@ -133,6 +153,10 @@ impl Shape {
             Shape::Frozen => {
                 ShapeFacts::new("a parameter requires no gradient", Some("frozen.weight"))
             }
+            Shape::FrozenAlternating => ShapeFacts::unused(
+                "a parameter requires no gradient in one step, and requires one in the next",
+                "layers.0.mlp.weight",
+            ),
             Shape::Bypass => ShapeFacts::new(
                 "a term of the loss uses a parameter outside of the engine's forward",
                 Some("layers.0.attn.weight"),
@@ -210,6 +234,19 @@ impl Shape {
     /// The parameter of the coded model that the shape is about, if the shape is about a single one.
     pub const fn param(self) -> Option<&'static str> {
         self.facts().param
+    }
+
+    /// The block of the coded model that the shape is about, if the shape is about a block.
+    pub const fn block(self) -> Option<&'static str> {
+        self.facts().block
+    }
+
+    /// True if the shape is about the parameter with this name, or about the block of this parameter.
+    pub fn is_about(self, param: &str) -> bool {
+        let facts = self.facts();
+        let is_in =
+            |block| param.strip_prefix(block).is_some_and(|rest: &str| rest.starts_with('.'));
+        facts.param == Some(param) || facts.block.is_some_and(is_in)
     }
 
     /// True if at least one microbatch does not reach every trainable parameter.

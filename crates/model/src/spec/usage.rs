@@ -12,6 +12,8 @@ pub struct Usage {
     first: bool,
     /// True if the last microbatch of each step uses the parameter.
     last: bool,
+    /// True if the microbatches of every other step, beginning with the first, use the parameter.
+    even_steps: bool,
     /// True if the microbatches of every other step, beginning with the second, use the parameter.
     odd_steps: bool,
     /// True if the ranks with an odd number use the parameter.
@@ -56,6 +58,7 @@ impl Usage {
         ever: true,
         first: true,
         last: true,
+        even_steps: true,
         odd_steps: true,
         odd_ranks: true,
         even_ranks: true,
@@ -82,14 +85,14 @@ impl Usage {
         }
     }
 
-    /// The usage of a parameter by the engine's forward, whether or not a gradient results.
+    /// The usage of a parameter by the terms of the loss in the engine's forward, whether or not the parameter is trained.
     pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
-        let about =
-            |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
+        let about = |shape: Shape| spec.has_shape(shape) && shape.is_about(param.base_name());
         Self {
             ever: !about(Shape::UnusedAlways),
-            first: !about(Shape::UnusedFirst),
-            last: !about(Shape::UnusedLast),
+            first: !about(Shape::UnusedFirst) && !about(Shape::SkippedBlock),
+            last: !about(Shape::UnusedLast) && !about(Shape::DetachedBlock),
+            even_steps: !about(Shape::FrozenAlternating),
             odd_steps: !about(Shape::UnusedAlternating),
             odd_ranks: !about(Shape::UnusedOnOddRanks),
             even_ranks: !about(Shape::UnusedOnEvenRanks),
@@ -132,7 +135,7 @@ impl Usage {
             && if rank.is_multiple_of(2) { self.even_ranks } else { self.odd_ranks }
             && (self.first || microbatch > 0)
             && (self.last || microbatch + 1 < ga)
-            && (self.odd_steps || step.is_multiple_of(2))
+            && if step.is_multiple_of(2) { self.even_steps } else { self.odd_steps }
     }
 }
 
@@ -161,7 +164,10 @@ mod tests {
                 continue;
             }
             let expected = shape.leaves_unused() || matches!(shape, Shape::Frozen | Shape::Experts);
-            assert_eq!(special, if expected { Vec::from_iter(shape.param()) } else { vec![] });
+            let about = plan.params().iter().map(|param| param.name.as_str());
+            let about: Vec<&str> = about.filter(|name| expected && shape.is_about(name)).collect();
+            assert_eq!(special, about);
+            assert_eq!(expected, !about.is_empty());
         }
     }
 }

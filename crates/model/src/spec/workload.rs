@@ -27,6 +27,8 @@ pub struct Workload {
     pub reversed_on_odd_ranks: bool,
     /// The parameter that is an expert: each rank has its own.
     pub expert: Option<usize>,
+    /// The parameter that requires no gradient in every other step, beginning with the first.
+    frozen_alternating: Option<usize>,
     /// The infinite element, if there is one.
     pub infinite: Option<Infinite>,
     /// True if all ranks except the first start with zeros instead of the model's parameters.
@@ -50,6 +52,10 @@ pub struct Loss {
     /// The factor of each parameter's data in the engine's forward, which does not use parameters with the factor
     /// 0; `None` if no forward precedes the backward.
     forward: Option<Factors>,
+    /// The parameters that the engine's forward uses without an effect on their gradients, although their factor is 0.
+    without_gradient: Vec<usize>,
+    /// The block that runs in the engine's forward without being part of the loss.
+    detached_block: Option<&'static str>,
     /// The terms of second modules in the same forward: one term, or one in each stage of a pipeline.
     again: Vec<Term>,
     /// The terms that are computed outside the engine's forward.
@@ -91,7 +97,7 @@ impl Workload {
     /// The workload of the run `spec`, with the model of `plan`.
     pub fn new(spec: &RunSpec, plan: &Plan) -> Self {
         let about = |shape: Shape| {
-            let is_it = |param: &Param| shape.param() == Some(param.base_name());
+            let is_it = |param: &Param| shape.is_about(param.base_name());
             plan.params().iter().position(is_it).filter(|_| spec.has_shape(shape))
         };
         let steps = (0..spec.steps.min(Usage::PERIOD)).map(|step| {
@@ -112,6 +118,7 @@ impl Workload {
             unused_by_parity: [Shape::UnusedOnEvenRanks, Shape::UnusedOnOddRanks].map(about),
             reversed_on_odd_ranks: spec.has_shape(Shape::ReversedOnOddRanks),
             expert: about(Shape::Experts),
+            frozen_alternating: about(Shape::FrozenAlternating),
             infinite: about(Shape::InfinityOnOneRank).map(|param| Infinite {
                 step: 0,
                 microbatch: 0,
@@ -169,14 +176,20 @@ pub fn parts(spec: &RunSpec) -> &'static [f64] {
 fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Loss> {
     let ga = spec.gradient_accumulation_steps;
     let managed = !(spec.has_shape(Shape::Unmanaged) && microbatch + 1 == ga);
-    let mut factors = Vec::new();
+    let is_detached = spec.has_shape(Shape::DetachedBlock) && microbatch + 1 == ga;
+    let detached_block = Shape::DetachedBlock.block().filter(|_| is_detached);
+    let (mut factors, mut without_gradient) = (Vec::new(), Vec::new());
     let (mut again, mut beside, mut penalty) = (Vec::new(), Vec::new(), Vec::new());
     for (index, param) in plan.params().iter().enumerate() {
-        let about =
-            |shape: Shape| spec.has_shape(shape) && shape.param() == Some(param.base_name());
+        let about = |shape: Shape| spec.has_shape(shape) && shape.is_about(param.base_name());
         let holder = param.ranks.first().copied().unwrap_or(0);
         if !Usage::in_forward(spec, param).on_some_rank().uses(step, holder, microbatch, ga) {
             factors.push(0.0);
+            if (detached_block.is_some() && about(Shape::DetachedBlock))
+                || (about(Shape::FrozenAlternating) && step.is_multiple_of(2))
+            {
+                without_gradient.push(index);
+            }
             continue;
         }
         // The factors 2 in the forward and -1 elsewhere add up to 1.
@@ -197,6 +210,8 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
         let times = |(param, factor): Term| (param, part * factor);
         Loss {
             forward: Some(counted(factors.iter().map(|factor| part * factor))),
+            without_gradient: without_gradient.clone(),
+            detached_block,
             again: again.iter().copied().map(times).collect(),
             beside: beside.iter().copied().map(times).collect(),
             managed,
@@ -205,6 +220,8 @@ fn losses(spec: &RunSpec, plan: &Plan, step: usize, microbatch: usize) -> Vec<Lo
     let mut losses: Vec<Loss> = parts(spec).iter().map(part).collect();
     losses.extend(penalty.into_iter().map(|term| Loss {
         forward: None,
+        without_gradient: Vec::new(),
+        detached_block: None,
         again: Vec::new(),
         beside: vec![term],
         managed: true,

@@ -45,7 +45,10 @@ pub(super) const fn has(shape: Shape) -> bool {
         | Shape::ThreeBlocks
         | Shape::Twins
         | Shape::LossBackward => true,
-        Shape::Tied
+        Shape::SkippedBlock
+        | Shape::DetachedBlock
+        | Shape::FrozenAlternating
+        | Shape::Tied
         | Shape::LateNoSync
         | Shape::Experts
         | Shape::DifferentStart

@@ -26,10 +26,10 @@ class Node(nn.Module):
 
     `data` has a tensor for each parameter of the subtree in the order of `named_parameters()`, and `None` for a
     parameter that this forward does not use. A submodule without data is not called. If `reverses` is true, the node
-    uses its parameters and submodules in reverse order.
+    uses its parameters and submodules in reverse order. The logits of the submodule named `detached` are left out.
     """
 
-    reverses = False
+    reverses, detached = False, None
     #: A function that is called in backward, when the gradient of a parameter is computed, with the parameter's name.
     used_in_backward = None
 
@@ -46,13 +46,17 @@ class Node(nn.Module):
             if data[at] is not None:
                 uses.append((self._product, (name, data[at])))
             at += 1
-        for child, count in zip(self.children(), self.counts):
+        for (name, child), count in zip(self.named_children(), self.counts):
             part, at = data[at : at + count], at + count
             if any(x is not None for x in part):
-                uses.append((child, part))
+                uses.append((child if name != self.detached else self._call_in_vain, part))
         if self.reverses:
             uses.reverse()
         return torch.cat([use(*arguments) for use, arguments in uses])
+
+    def _call_in_vain(self, *data):
+        """No logits, after a call of the submodule named `detached`."""
+        return self.get_submodule(self.detached)(*data).detach()[:0]
 
     def _product(self, name, data):
         product = inner_product(getattr(self, name), data)
@@ -103,10 +107,10 @@ class CodedModel(Node):
 class CodedPart:
     """The data of one loss. `forward` has the data of the engine's forward, `None` without a forward; `beside` has the
     data of terms outside the forward, by the parameter's name. All data are fp32 tensors of the parameters' shapes on
-    the rank's device."""
+    the rank's device. The block named `detached_block` runs without being part of the loss."""
 
-    def __init__(self, forward, beside, managed):
-        self.forward, self.beside, self.managed = forward, beside, managed
+    def __init__(self, forward, beside, managed, detached_block):
+        self.forward, self.beside, self.managed, self.detached_block = forward, beside, managed, detached_block
 
 
 class CodedProbe:
@@ -150,18 +154,25 @@ class CodedProbe:
         for loss in self.workload.losses(step, microbatch):
             forward = None
             if loss.forward is not None:
-                forward = [data(param, loss.forward[param]) for param in self.held]
+                forward = [
+                    data(param, 1 if param in loss.without_gradient else loss.forward[param]) for param in self.held
+                ]
                 if unused is not None:
                     forward[unused] = None
                 forward += [data(param, loss.again) for param in self.again]
             beside = [(self.params[param]["name"], data(param, factor)) for param, factor in loss.beside]
-            parts.append(CodedPart(forward, beside, loss.managed))
+            parts.append(CodedPart(forward, beside, loss.managed, loss.detached_block))
         return parts
 
     def loss(self, forward, part):
         """Runs the engine's forward on a part of a microbatch, and returns the loss."""
         # Outside of the engine's forward, user code sees each parameter in its whole shape.
         terms = [(self.model.get_parameter(name).float() * x).sum() * self.model.scale for name, x in part.beside]
+        for holder in self.model.modules():
+            holder.detached = None
+        if part.detached_block is not None:
+            holder, _, name = part.detached_block.rpartition(".")
+            self.model.get_submodule(holder).detached = name
         if part.forward is not None:
             output = forward(*part.forward)
             if part.managed:

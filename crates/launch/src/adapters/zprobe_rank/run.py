@@ -92,8 +92,8 @@ class Run:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def leaves_unused(self):
-        """True if the forward of some microbatch does not use all parameters; DDP needs to know that."""
-        return any(shape.startswith("unused") for shape in self.spec["shapes"])
+        """True if some microbatch leaves a parameter without a gradient; DDP needs to know that."""
+        return self.workload.leaves_unused()
 
     def segments(self):
         """The segments of the layout `full`: all parameters that this rank holds, one after the other."""
@@ -153,6 +153,7 @@ class Run:
         """Yields the numbers of the steps, and exchanges digests after each step."""
         last = self.spec["steps"] - 1
         for self.step in range(last + 1):
+            self._freeze()
             self.clock = Stopwatch()
             yield self.step
             at = dict(step=self.step, microbatch=self.accumulation_steps - 1)
@@ -161,6 +162,12 @@ class Run:
             if self.is_full or self.device.type == "cpu" or self.step == last:
                 self.channel.settle()
                 self._exchange_digests()
+
+    def _freeze(self):
+        """Freezes the parameter that is frozen in every other step, or unfreezes it again."""
+        if self.workload.frozen_alternating is not None:
+            name = model.base_name(self.params[self.workload.frozen_alternating])
+            self.model.get_parameter(name).requires_grad_(self.step % 2 == 1)
 
     def resumes(self):
         """True if the run saves a checkpoint before the present step, and goes on from this checkpoint."""
