@@ -1,5 +1,5 @@
 //! The one element that may be infinite: the shape `infinity-on-one-rank` makes element 0 of one parameter infinite
-//! in the gradient of step 0, microbatch 0, on the last rank.
+//! in the gradient of microbatch 0 on the last rank, in the first step or in several first steps.
 //!
 //! After the reduction, this element must be infinite wherever it is held, and no other element may be. Parameters
 //! updated with the infinity stay infinite; if the engine skipped the step, they never become infinite.
@@ -26,11 +26,14 @@ pub fn planned(observed: &Observed<'_>, plan: &Plan, buffer: &Buffer<'_>) -> Opt
     let element = element(observed, plan)?;
     let step = buffer.step?;
     let from_here = buffer.rank + 1 == observed.spec.world_size;
+    let steps = 0..observed.spec.infinite_steps();
     let is_planned = match buffer.point {
-        Point::LocalGradient => step == 0 && buffer.microbatch == Some(0) && from_here,
-        Point::Accumulator => step == 0 && from_here,
-        Point::Reduced | Point::BeforeStep | Point::OptimizerInput => step == 0,
-        Point::MasterWeights | Point::Parameters => !observed.updates.skipped(0, buffer.rank),
+        Point::LocalGradient => steps.contains(&step) && buffer.microbatch == Some(0) && from_here,
+        Point::Accumulator => steps.contains(&step) && from_here,
+        Point::Reduced | Point::BeforeStep | Point::OptimizerInput => steps.contains(&step),
+        Point::MasterWeights | Point::Parameters => {
+            steps.clone().any(|step| !observed.updates.skipped(step, buffer.rank))
+        }
     };
     is_planned.then_some(element)
 }

@@ -32,7 +32,8 @@ pub fn decision(
         observed.processes.ranks[rank].last_phase,
         Some(Event::PhaseEntered { step: at, phase: Phase::OptimizerStep, .. }) if *at == step
     );
-    let infinite = step == 0 && infinity::element(observed, plan).is_some();
+    let infinite =
+        step < observed.spec.infinite_steps() && infinity::element(observed, plan).is_some();
     if !observed.spec.scales_loss() || !infinite || !stepping {
         return None;
     }
@@ -49,7 +50,7 @@ pub fn decision(
 
 /// Returns the reason why a step may overflow; `None` if no gradient of the step can overflow.
 pub fn reason(observed: &Observed<'_>, plan: &Plan, step: usize) -> Option<String> {
-    if step == 0 && infinity::element(observed, plan).is_some() {
+    if step < observed.spec.infinite_steps() && infinity::element(observed, plan).is_some() {
         return Some("one element of one rank's gradient is infinite".to_owned());
     }
     let spec = observed.spec;

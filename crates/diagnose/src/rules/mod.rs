@@ -24,6 +24,7 @@ mod zp501_not_finite;
 mod zp502_overflow_not_agreed;
 mod zp503_spurious_overflow;
 mod zp504_wrong_dtype;
+mod zp505_loss_scale_wrong;
 mod zp601_replicas_disagree;
 mod zp602_stale_parameters;
 mod zp603_update_differs;
@@ -82,6 +83,7 @@ pub const RULES: &[Rule] = &{
         zp502_overflow_not_agreed::RULE,
         zp503_spurious_overflow::RULE,
         zp504_wrong_dtype::RULE,
+        zp505_loss_scale_wrong::RULE,
         zp601_replicas_disagree::RULE,
         zp602_stale_parameters::RULE,
         zp603_update_differs::RULE,

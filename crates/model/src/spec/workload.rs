@@ -68,11 +68,12 @@ pub struct Loss {
 /// they share.
 type Factors = Vec<(usize, f64)>;
 
-/// The only infinite element of all gradients: the first element of a parameter's gradient, in one microbatch.
+/// The only element of all gradients that is infinite: the first element of a parameter's gradient, in one microbatch of
+/// each of the first steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Infinite {
-    /// The step of the infinite gradient.
-    pub step: usize,
+    /// The number of steps with an infinite gradient, beginning with the first step.
+    pub steps: usize,
     /// The microbatch of the infinite gradient.
     pub microbatch: usize,
     /// The rank of the infinite gradient.
@@ -120,7 +121,7 @@ impl Workload {
             expert: about(Shape::Experts),
             frozen_alternating: about(Shape::FrozenAlternating),
             infinite: about(Shape::InfinityOnOneRank).map(|param| Infinite {
-                step: 0,
+                steps: spec.infinite_steps(),
                 microbatch: 0,
                 rank,
                 param,

@@ -63,7 +63,10 @@ impl CodedModel {
         let elements = self.plan.params()[param].range();
         let mut values: Vec<f32> =
             elements.map(|element| f32::from(self.code.value(column, element))).collect();
-        if self.workload.infinite == Some(Infinite { step, microbatch, rank: self.rank, param }) {
+        let is_infinite = |it: Infinite| {
+            step < it.steps && (microbatch, self.rank, param) == (it.microbatch, it.rank, it.param)
+        };
+        if self.workload.infinite.is_some_and(is_infinite) {
             values[0] = f32::INFINITY;
         }
         let param = &self.plan.params()[param];

@@ -6,10 +6,11 @@ class Workload:
 
     `second_use` and `expert` are the index of a parameter that is used twice and of an expert, or `None`.
     `unused_by_parity` has two indices: the parameter that the forward of even ranks leaves out, and that of odd ranks.
-    If `reversed_on_odd_ranks`, odd ranks use the parameters in reverse order. `infinite` is a dict with the step,
-    microbatch, rank and parameter of an infinite gradient, or `None`. `frozen_alternating` is the index of the parameter that requires
-    no gradient in every other step, beginning with the first, or `None`. If `starts_differently`, all ranks but the first
-    start with zeros. `output` is the form of the forward's result: `logits`, `tuple` or a dict.
+    If `reversed_on_odd_ranks`, odd ranks use the parameters in reverse order. `infinite` is a dict with the number of steps
+    with an infinite gradient, and the microbatch, rank and parameter of the infinite gradients, or `None`.
+    `frozen_alternating` is the index of the parameter that requires no gradient in every other step, beginning with the
+    first, or `None`. If `starts_differently`, all ranks but the first start with zeros. `output` is the form of the
+    forward's result: `logits`, `tuple` or a dict.
     """
 
     def __init__(self, sent):
