@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
 
-use zprobe_model::spec::{Dtype, Model, Plan, Point, RunSpec};
+use zprobe_model::spec::{Dtype, Model, NormType, Plan, Point, RunSpec};
 
 use crate::bounds;
 use crate::infinity;
@@ -19,6 +19,8 @@ pub struct PlannedNorms {
     by_step: BTreeMap<usize, f64>,
     /// The number of elements that every norm covers.
     elements: usize,
+    /// The kind of the norms.
+    kind: NormType,
 }
 
 impl PlannedNorms {
@@ -32,10 +34,12 @@ impl PlannedNorms {
         let infinite = infinity::element(observed, plan).is_some();
         let by_step = spec
             .recorded_steps()
-            .filter(|&step| spec.model == Model::Coded && !(infinite && step == 0))
+            .filter(|&step| {
+                spec.model == Model::Coded && !(infinite && step < spec.infinite_steps())
+            })
             .map(|step| (step, norm(spec, plan, step)))
             .collect();
-        Self { by_step, elements }
+        Self { by_step, elements, kind: spec.norm_type }
     }
 
     /// The norm of a step's averaged gradient; `None` if it is unknown.
@@ -44,8 +48,13 @@ impl PlannedNorms {
     }
 
     /// The norm of a gradient whose elements are all 1.
-    pub fn root_of_elements(&self) -> f64 {
-        (self.elements as f64).sqrt()
+    pub fn of_ones(&self) -> f64 {
+        let elements = self.elements as f64;
+        match self.kind {
+            NormType::Two => elements.sqrt(),
+            NormType::One => elements,
+            NormType::Infinity => 1.0,
+        }
     }
 
     /// The bound on the error of an engine's norm, as a share of the norm ([`bounds::norm`]).
@@ -64,9 +73,16 @@ fn copies(spec: &RunSpec, plan: &Plan, param: usize) -> usize {
 fn norm(spec: &RunSpec, plan: &Plan, step: usize) -> f64 {
     let code = Plan::code(spec);
     let boundary = spec.gradient_accumulation_steps - 1;
+    let input =
+        |param: usize| plan.expected(plan.usage(param), Point::OptimizerInput, step, boundary, 0);
+    if spec.norm_type != NormType::Two {
+        let params = 0..plan.params().len();
+        let elements =
+            params.flat_map(|param| code.encode(&input(param), plan.params()[param].range()));
+        return spec.norm_type.of(elements);
+    }
     let squares = (0..plan.params().len()).map(|param| {
-        let usage = plan.usage(param);
-        let weights = plan.expected(usage, Point::OptimizerInput, step, boundary, 0);
+        let weights = input(param);
         let elements = plan.params()[param].range();
         // The rows of the code are orthogonal over every full period.
         let periods = elements.len() / code.length();

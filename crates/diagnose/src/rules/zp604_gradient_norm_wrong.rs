@@ -53,8 +53,7 @@ fn wrong(case: &Case<'_>, rule: &Rule, step: usize) -> Option<Finding> {
         let narrow =
             if dtype.size() < observed.spec.dtype.size() { dtype } else { observed.spec.dtype };
         let bound = case.norms.tolerance(narrow) * right
-            + case.decoded.smallest_element_deviation.unwrap_or(0.0)
-                * case.norms.root_of_elements();
+            + case.decoded.smallest_element_deviation.unwrap_or(0.0) * case.norms.of_ones();
         let is_right = reported.norm.is_some_and(|norm| (norm - right).abs() <= bound);
         if is_right {
             continue;

@@ -45,7 +45,7 @@ def train(run):
                     (part.loss(root) / run.accumulation_steps).backward()
         with run.update() as update:
             if update.limit > 0:
-                update.norm = whole(root.clip_grad_norm_(update.limit))
+                update.norm = whole(root.clip_grad_norm_(update.limit, update.norm_type))
             optimizer.step()
             optimizer.zero_grad()
 

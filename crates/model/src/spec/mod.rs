@@ -46,7 +46,8 @@ pub use fsdp1::{Fsdp1Options, ShardingStrategy};
 pub use fsdp2::Fsdp2Options;
 pub use invalid::{Invalid, Refusal};
 pub use options::{
-    Buckets, DeepSpeedOptions, LossScale, NativeOptions, Observation, Offload, SequenceGroups,
+    Buckets, DeepSpeedOptions, LossScale, NativeOptions, NormType, Observation, Offload,
+    SequenceGroups,
 };
 pub use options::{any_engine, any_engine_schema};
 pub use pipeline::{DataParallel, PIPELINE_SHAPES, PipelineOptions, Schedule};
@@ -102,6 +103,9 @@ pub struct RunSpec {
     pub offload: Offload,
     /// The global norm above which the gradient is scaled down; 0 turns clipping off.
     pub gradient_clipping: f64,
+    /// The norm by which torch clips the gradient.
+    #[serde(default, skip_serializing_if = "NormType::is_usual")]
+    pub norm_type: NormType,
     /// The scale of the loss; without effect on other models than fp16, if the engine itself scales the loss.
     pub loss_scale: LossScale,
     /// The observed part of the engine: every visible point, or only the parameters after each step.

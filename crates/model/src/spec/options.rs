@@ -249,6 +249,42 @@ named_enum! {
     }
 }
 
+named_enum! {
+    /// The norm by which torch's `clip_grad_norm_` clips the gradient (`norm_type`).
+    pub enum NormType {
+        /// The root of the sum of squares.
+        Two = "2",
+        /// The sum of absolute values.
+        One = "1",
+        /// The largest absolute value.
+        Infinity = "inf",
+    }
+}
+
+impl Default for NormType {
+    fn default() -> Self {
+        NormType::Two
+    }
+}
+
+impl NormType {
+    /// True for the 2-norm, which traces do not name.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(super) fn is_usual(&self) -> bool {
+        *self == NormType::Two
+    }
+
+    /// The norm of a vector with these elements.
+    pub fn of(self, elements: impl Iterator<Item = f64>) -> f64 {
+        let sizes = elements.map(f64::abs);
+        match self {
+            NormType::Two => sizes.map(|it| it * it).sum::<f64>().sqrt(),
+            NormType::One => sizes.sum(),
+            NormType::Infinity => sizes.fold(0.0, f64::max),
+        }
+    }
+}
+
 /// The scale of the loss: of an fp16 model, or of any model that torch's `GradScaler` scales.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]

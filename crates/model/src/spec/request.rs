@@ -72,6 +72,7 @@ impl SpecRequest {
             reduce_bucket_size: 1,
             offload: asked.offload(),
             gradient_clipping: asked.gradient_clipping(),
+            norm_type: asked.norm_type(),
             loss_scale: asked.loss_scale(),
             observe: asked.observe(),
             poison_memory: asked.poison_memory(),

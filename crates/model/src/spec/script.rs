@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backend, Device, Dtype, EngineSettings, LossScale, Model, Observation, Offload, Optimizer,
-    Recording, RunSpec, named_enum,
+    Backend, Device, Dtype, EngineSettings, LossScale, Model, NormType, Observation, Offload,
+    Optimizer, Recording, RunSpec, named_enum,
 };
 
 /// The number of steps whose gradients are codes. They come after the first step, whose gradients are address stamps.
@@ -202,6 +202,7 @@ impl RunSpec {
             reduce_bucket_size: 1,
             offload: Offload::None,
             gradient_clipping: 0.0,
+            norm_type: NormType::Two,
             loss_scale: LossScale::Static { scale: 1.0 },
             observe: Observation::Full,
             poison_memory: false,

@@ -212,7 +212,7 @@ class Run:
         """A context for the optimizer's step at the gradient accumulation boundary; the context yields an `Update`. A
         script that calls the engine's step after every microbatch may enter the context each time."""
         self.end_backward()
-        is_boundary, update = self.microbatch + 1 == self.accumulation_steps, Update(self.spec["gradient_clipping"])
+        is_boundary, update = self.microbatch + 1 == self.accumulation_steps, Update(self.spec)
         if is_boundary:
             self.observer.before_step(self.step, self.microbatch)
             self.enter("optimizer-step")
@@ -292,15 +292,17 @@ class Part:
 class Update:
     """The clipping of an optimizer's step, as the script reports it."""
 
-    def __init__(self, limit):
+    def __init__(self, spec):
         #: The global norm of the gradient, `None` if it was not computed, and the norm to which the run clips.
-        self.norm, self.limit = None, limit
+        self.norm, self.limit = None, spec["gradient_clipping"]
+        #: The argument `norm_type` of torch's `clip_grad_norm_`.
+        self.norm_type = float(spec.get("norm_type", 2))
 
     def clip(self, parameters):
         """Clips the gradients of the parameters as a user's training loop does, if the run asks for clipping."""
         if self.limit > 0:
             # The norm stays on the device, and is copied to the host only for the record.
-            self.norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.limit))
+            self.norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self.limit, self.norm_type))
 
 
 class Stopwatch:

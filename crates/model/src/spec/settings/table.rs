@@ -15,13 +15,17 @@ use crate::spec::deepspeed::{Member, write_dtype, write_loss_scale};
 use crate::spec::recording::DEFAULT_BUDGET;
 use crate::spec::{
     BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
-    Dtype, Engine, Fault, Gpus, Invalid, LossScale, Model, Observation, Offload, Optimizer,
-    OverlappedOptimizer, Schedule, SequenceGroups, Shape, ShardingStrategy,
+    Dtype, Engine, Fault, Gpus, Invalid, LossScale, Model, NormType, Observation, Offload,
+    Optimizer, OverlappedOptimizer, Schedule, SequenceGroups, Shape, ShardingStrategy,
 };
 
 /// The engines that partition as ZeRO does, and use the setting names of DeepSpeed's configuration.
 const ZERO: &[Engine] = &[Engine::Native, Engine::DeepSpeed];
 const WITH_LOSS_SCALE: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Ddp, Engine::Fsdp2];
+
+/// The engines whose training loop calls torch's `clip_grad_norm_`.
+const CLIPPED_BY_TORCH: &[Engine] =
+    &[Engine::Ddp, Engine::Fsdp1, Engine::Fsdp2, Engine::ZeroRedundancy];
 
 /// The engines that can keep the state of the optimizer in the host's memory.
 const OFFLOADING: &[Engine] = &[Engine::Native, Engine::DeepSpeed, Engine::Fsdp2];
@@ -270,6 +274,12 @@ settings! {
         check: norm,
         key: ConfigKey::At("gradient_clipping"),
         said: |spec| Some(spec.gradient_clipping),
+    }
+
+    /// Norm by which torch clips the gradient
+    "--norm-type" norm_type: Option<NormType> = |_| NormType::Two, {
+        heading: "Engine", engines: CLIPPED_BY_TORCH,
+        said: |spec| Some(spec.norm_type),
     }
 
     /// Scale of the loss: a number, or `dynamic`. ZeRO scales the loss of fp16 models; DDP and FSDP2 leave it to

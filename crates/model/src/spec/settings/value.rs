@@ -12,8 +12,8 @@ use serde_json::Value as Json;
 use crate::spec::deepspeed::{Member, number};
 use crate::spec::{
     BackendChoice, CommHook, Compile, DataParallel, Dataflow, DelayedParameters, DeviceChoice,
-    Dtype, Engine, Fault, LossScale, Model, Observation, Offload, Optimizer, OverlappedOptimizer,
-    Schedule, SequenceGroups, Shape, ShardingStrategy,
+    Dtype, Engine, Fault, LossScale, Model, NormType, Observation, Offload, Optimizer,
+    OverlappedOptimizer, Schedule, SequenceGroups, Shape, ShardingStrategy,
 };
 
 /// A value that a setting can have.
@@ -84,6 +84,7 @@ displayed!(
     Schedule,
     SequenceGroups,
     DelayedParameters,
+    NormType,
     OverlappedOptimizer,
     Compile
 );
