@@ -53,6 +53,7 @@ rows! {
     "fsdp2-columns-resharded-in-part",
     "fsdp2-divide-factor-squared",
     "fsdp2-forward-keeps-parameters",
+    "fsdp2-infinity-norm-of-empty-shard",
     "fsdp2-partial-sum-not-all-reduced",
     "fsdp2-partial-sums-by-position",
     "fsdp2-ranks-use-different-parameters",

@@ -153,7 +153,6 @@ class Run:
         """Yields the numbers of the steps, and exchanges digests after each step."""
         last = self.spec["steps"] - 1
         for self.step in range(last + 1):
-            self._freeze()
             self.clock = Stopwatch()
             yield self.step
             at = dict(step=self.step, microbatch=self.accumulation_steps - 1)
@@ -164,7 +163,7 @@ class Run:
                 self._exchange_digests()
 
     def _freeze(self):
-        """Freezes the parameter that is frozen in every other step, or unfreezes it again."""
+        """Freezes the parameter that is frozen in every other step, or unfreezes it again, before a step."""
         if self.workload.frozen_alternating is not None:
             name = model.base_name(self.params[self.workload.frozen_alternating])
             self.model.get_parameter(name).requires_grad_(self.step % 2 == 1)
@@ -191,6 +190,7 @@ class Run:
 
     def microbatches(self):
         """Yields a `Microbatch` for each microbatch of the present step."""
+        self._freeze()
         for self.microbatch in range(self.accumulation_steps):
             self.observer.begin(self.step, self.microbatch)
             yield Microbatch(self, self._parts())
