@@ -132,6 +132,25 @@ fn an_overflow_that_the_loss_scale_explains_is_not_exercised_and_no_finding() {
 }
 
 #[test]
+fn a_loss_scale_that_grows_too_early_is_a_finding_unless_the_ranks_differ() {
+    let scaled = |ranks: &[usize]| {
+        let mut trace = Simulation::new(fp16(), Cut::Flat).trace();
+        for &rank in ranks {
+            edit(&mut trace, rank, |event| {
+                if let Event::LossScaled { step: 1, scale, .. } = event {
+                    *scale *= 2.0;
+                }
+            });
+        }
+        diagnose(&trace)
+    };
+    let report = scaled(&[0, 1]);
+    assert_eq!(codes(&report), ["ZP505"]);
+    assert_eq!(report.findings[0].step, Some(0));
+    assert_eq!(codes(&scaled(&[1])), ["ZP502"]);
+}
+
+#[test]
 fn a_run_that_skipped_every_step_is_not_clean() {
     let asked = SpecRequest { steps: Some(1), ..infinite(fp16()) };
     let report = Simulation::new(asked, Cut::Flat).report();
