@@ -251,19 +251,15 @@ named_enum! {
 
 named_enum! {
     /// The norm by which torch's `clip_grad_norm_` clips the gradient (`norm_type`).
+    #[derive(Default)]
     pub enum NormType {
         /// The root of the sum of squares.
+        #[default]
         Two = "2",
         /// The sum of absolute values.
         One = "1",
         /// The largest absolute value.
         Infinity = "inf",
-    }
-}
-
-impl Default for NormType {
-    fn default() -> Self {
-        NormType::Two
     }
 }
 
