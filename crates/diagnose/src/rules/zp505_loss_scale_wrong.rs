@@ -65,16 +65,17 @@ fn first_breach(law: ScaleLaw, steps: &[Scaled]) -> Option<(usize, String)> {
             (good, overflows) = (0, 0);
         } else if after < before && !is_overflow {
             return Some((step, format!("{change}, but the step had no overflow")));
-        } else if after == before && is_overflow && overflows >= law.hysteresis {
-            if before > law.smallest {
-                let what = format!(
-                    "the loss scale stayed at {before} after {}, the last in step {step}; {} \
-                     should shrink the scale",
-                    amount(overflows, "overflow"),
-                    amount(law.hysteresis, "overflow")
-                );
-                return Some((step, what));
-            }
+        } else if after == before
+            && after > law.smallest
+            && is_overflow
+            && overflows >= law.hysteresis
+        {
+            let what = format!(
+                "the loss scale stayed at {before} after {}, the last in step {step}; {} should shrink the scale",
+                amount(overflows, "overflow"),
+                amount(law.hysteresis, "overflow")
+            );
+            return Some((step, what));
         }
         let shrunk = (before / 2.0).max(law.smallest);
         if after != before && after != 2.0 * before && after != shrunk {
