@@ -8,7 +8,7 @@
 
 use zprobe_report::{Report, Verdict};
 
-use super::super::changes::{Change, Changes, Mistake};
+use super::super::changes::{Change, Changes};
 use super::mistakes::planted_in;
 use super::{copy_of, file, full, train};
 
