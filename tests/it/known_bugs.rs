@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use zprobe_diagnose::diagnose;
-use zprobe_model::spec::{Dtype, Engine, EngineSettings, Shape, SpecRequest};
+use zprobe_model::spec::{Dtype, Engine, EngineSettings, NormType, Shape, SpecRequest};
 use zprobe_model::trace::Trace;
 use zprobe_report::render::render;
 use zprobe_report::{Finding, Form, Report, RuleCode};
@@ -158,7 +158,15 @@ fn the_reader_is_told_the_fix_and_what_to_do_without_it() {
 #[test]
 fn every_row_says_in_which_runs_it_is_recognised() {
     for row in rows_of_engines() {
-        let request = SpecRequest { engine: Some(row.engine), ..SpecRequest::default() };
+        // A report leaves these settings out at their defaults.
+        let is_fsdp2 = row.engine == Engine::Fsdp2;
+        let request = SpecRequest {
+            engine: Some(row.engine),
+            world_size: Some(4),
+            shards_after_forward: is_fsdp2.then_some(2),
+            norm_type: is_fsdp2.then_some(NormType::One),
+            ..SpecRequest::default()
+        };
         let spec = serde_json::to_value(request.resolve().unwrap()).unwrap();
         let known = row.known.as_ref().unwrap_or_else(|| panic!("{} has no [known]", row.name));
         assert!(!known.affected.is_empty(), "{}: affected by no package", row.name);

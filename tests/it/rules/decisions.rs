@@ -10,7 +10,8 @@ use zprobe_model::trace::{
 use zprobe_report::{Report, Verdict};
 
 use super::scenarios::{
-    crash, differing, edit, fp16, orthogonalised, recorded, request, resumed, scenarios,
+    crash, differing, edit, fp16, loss_scale_grows_after_one_step, orthogonalised, recorded,
+    request, resumed, scenarios,
 };
 use crate::simulator::{self, Cut, LOSS_SCALE, Simulation};
 
@@ -133,21 +134,10 @@ fn an_overflow_that_the_loss_scale_explains_is_not_exercised_and_no_finding() {
 
 #[test]
 fn a_loss_scale_that_grows_too_early_is_a_finding_unless_the_ranks_differ() {
-    let scaled = |ranks: &[usize]| {
-        let mut trace = Simulation::new(fp16(), Cut::Flat).trace();
-        for &rank in ranks {
-            edit(&mut trace, rank, |event| {
-                if let Event::LossScaled { step: 1, scale, .. } = event {
-                    *scale *= 2.0;
-                }
-            });
-        }
-        diagnose(&trace)
-    };
-    let report = scaled(&[0, 1]);
+    let report = diagnose(&loss_scale_grows_after_one_step(&[0, 1]));
     assert_eq!(codes(&report), ["ZP505"]);
-    assert_eq!(report.findings[0].step, Some(0));
-    assert_eq!(codes(&scaled(&[1])), ["ZP502"]);
+    assert_eq!(report.findings[0].step, Some(1));
+    assert_eq!(codes(&diagnose(&loss_scale_grows_after_one_step(&[1]))), ["ZP502"]);
 }
 
 #[test]

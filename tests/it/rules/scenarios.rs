@@ -13,10 +13,11 @@ use crate::simulator::{Cut, Simulation};
 /// Every scenario, by name.
 pub fn scenarios() -> Vec<(String, Trace)> {
     type Scenario = (&'static str, fn() -> Trace);
-    let scenarios: [Scenario; 8] = [
+    let scenarios: [Scenario; 9] = [
         ("tail-held-by-nobody", tail_held_by_nobody),
         ("overflow-seen-by-one-rank", overflow_seen_by_one_rank),
         ("step-skipped-without-reason", step_skipped_without_reason),
+        ("loss-scale-grows-after-one-step", || loss_scale_grows_after_one_step(&[0, 1])),
         ("norm-times-65536", norm_times_65536),
         ("other-collective-on-one-rank", other_collective_on_one_rank),
         ("hooks-never-fired", hooks_never_fired),
@@ -101,6 +102,19 @@ fn step_skipped_without_reason() -> Trace {
     let mut simulation = Simulation::new(fp16(), Cut::Flat);
     simulation.overflow = Box::new(|step, _, overflow| overflow || step == 1);
     simulation.trace()
+}
+
+/// The scenario in which some ranks double the loss scale after the first step, which had no overflow.
+pub fn loss_scale_grows_after_one_step(ranks: &[usize]) -> Trace {
+    let mut trace = Simulation::new(fp16(), Cut::Flat).trace();
+    for &rank in ranks {
+        edit(&mut trace, rank, |event| {
+            if let Event::LossScaled { step: 1, scale, .. } = event {
+                *scale *= 2.0;
+            }
+        });
+    }
+    trace
 }
 
 /// The scenario of DeepSpeed before 0.18.5, which chooses the wrong optimizer class: the norm is 65536 times

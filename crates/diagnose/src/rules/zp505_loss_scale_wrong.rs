@@ -33,7 +33,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         };
         finding.evidence.extend(steps.iter().take(step + 2).enumerate().map(line));
         let holders = Extent::of([rank], observed.spec.world_size);
-        return vec![Sighting::new(finding, Scope { holders, ..Scope::step(step) })];
+        // The first wrong scale is that of the next step.
+        return vec![Sighting::new(finding, Scope { holders, ..Scope::step(step + 1) })];
     }
     Vec::new()
 }
