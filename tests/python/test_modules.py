@@ -74,6 +74,18 @@ class Doubled(torch.autograd.Function):
         return 2 * gradient
 
 
+class _DDPSink(torch.autograd.Function):
+    """As the function of `DistributedDataParallel` with `find_unused_parameters`, through which all outputs pass."""
+
+    @staticmethod
+    def forward(ctx, content):
+        return content.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
 class Outputs(unittest.TestCase):
     def unused(self, uses, microbatches=2):
         """For each of three steps, whether the only unreached block, the pooler, has outputs that nothing uses."""
@@ -99,6 +111,7 @@ class Outputs(unittest.TestCase):
             lambda it: (it, it.shape, it.requires_grad),
             lambda it: torch.tanh(it)[0].add_(1),
             lambda it: torch.cat(it.softmax(-1).chunk(2)),
+            lambda it: torch.tanh(_DDPSink.apply(it)),
         )
         for uses in unused:
             self.assertEqual(self.unused(uses), [[("pooler", False)], [("pooler", True)], [("pooler", True)]])
@@ -107,6 +120,7 @@ class Outputs(unittest.TestCase):
         used = (
             lambda it: it.detach(),
             lambda it: torch.tanh(it).data,
+            lambda it: it.sum(),
             lambda it: it.sum().item(),
             lambda it: it.argmax(),
             lambda it: Doubled.apply(it[0]),

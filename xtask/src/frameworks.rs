@@ -107,6 +107,11 @@ pub fn run(options: &Options) -> Result<()> {
     let is_wanted = |it: &&Framework| {
         options.names.is_empty() || options.names.iter().any(|name| it.name.contains(name))
     };
+    ensure!(
+        rows.iter().any(|it| is_wanted(&it)),
+        "no row of {ROWS} has a name with {}",
+        options.names.join(" or ")
+    );
     if !options.page {
         let environments = Environments::prepare()?;
         for framework in rows.iter().filter(is_wanted) {
@@ -120,12 +125,22 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
     }
+    // A row without all results stays as it is on the page.
+    let page = PAGE.read()?;
+    let kept = |start: String| page.lines().filter(move |line| line.starts_with(&start));
     let mut text = HEAD.to_owned();
     let mut missed = String::new();
     for framework in &rows {
         let runs = framework.runs(&mistakes, &dir)?;
         if runs.iter().all(|run| run.report().is_file()) {
             framework.row(&runs, &mut text, &mut missed)?;
+            continue;
+        }
+        for (start, part) in [("| ", &mut text), ("- ", &mut missed)] {
+            let end = if start == "| " { " |" } else { ", " };
+            for line in kept(format!("{start}{}{end}", framework.name)) {
+                writeln!(part, "{line}")?;
+            }
         }
     }
     if !missed.is_empty() {

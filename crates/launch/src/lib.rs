@@ -176,7 +176,7 @@ pub enum LaunchError {
     #[error(
         "cannot start {}: {cause}; {}",
         .program.display(),
-        advice(.cause, "write the command word by word, exactly as you start it without zprobe")
+        advice(.cause, "give the command exactly as you start it without zprobe: after `--` of `zprobe exec`, or as `command` of `[exec]`")
     )]
     Command {
         /// The program of the user's command.

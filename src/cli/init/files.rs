@@ -97,7 +97,11 @@ impl ScriptProbe {
     /// Fails if the command cannot be split into words, or if its Python file does not exist.
     pub fn new(command: &str, others: &[ConfigurationProbe]) -> Result<Self> {
         let words = shlex::split(command).unwrap_or_default();
-        let file = words.iter().find(|word| word.ends_with(".py"));
+        // A word of a shell's own command, or a flag with a Python file, does not name the script.
+        let is_file = |word: &&String| {
+            word.ends_with(".py") && !word.starts_with('-') && !word.contains([' ', '='])
+        };
+        let file = words.iter().find(is_file);
         let name = file.map_or("script", |file| file.trim_end_matches(".py"));
         let path = free_path(name.trim_start_matches("./"), others);
         let text = format!(
@@ -143,7 +147,7 @@ impl Gate {
         let script = match &self.script {
             Some(_) => "",
             None => {
-                "# A probe of your own training script: zprobe init --force --script \"torchrun train.py\"\n"
+                "# A probe of your own training script has [exec] (docs/gate-it-in-ci.md, \"Your own script\").\n"
             }
         };
         let probes = match &own[..] {

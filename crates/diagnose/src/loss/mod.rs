@@ -238,11 +238,14 @@ impl<'a> StepTerm<'a> {
 
     /// True if each microbatch has the loss of the whole window, with a gradient only for its own features: the features
     /// of the other microbatches come from an earlier forward, as in GradCache. The gradients of all microbatches then
-    /// add up to that of one loss.
+    /// add up to that of one loss. In features that were gathered from all ranks, the part with a gradient has the
+    /// number of the rank, and is the same in each microbatch.
     pub fn is_of_window(&self) -> bool {
         let is_it = |row: &MicrobatchTerm<'_>| {
             let samples = row.loss.samples.map(|samples| samples * self.taken);
-            row.term.cached && samples.is_some() && row.term.shape.first().copied() == samples
+            row.term.own_part == Some(row.loss.microbatch)
+                && samples.is_some()
+                && row.term.shape.first().copied() == samples
         };
         self.taken > 1 && self.rows.iter().all(is_it)
     }

@@ -194,7 +194,7 @@ fn of_whole(case: &Case<'_>, rule: &Rule, whole: &Whole<'_>) -> Sighting {
         right => format!(" in the update of all parameters but {}", abridged(right)),
     };
     let why = match slip {
-        TermSlip::DividedBySteps if term.is_of_window() => format!(
+        TermSlip::DividedBySteps | TermSlip::DividedByOneOfBoth if term.is_of_window() => format!(
             "divided by the accumulation steps ({}), although each microbatch has the loss of all microbatches",
             term.taken
         ),

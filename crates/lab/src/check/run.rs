@@ -47,7 +47,7 @@ pub fn all(
         }
         case
     };
-    // Scripts run one after the other: they use the same GPUs, and launchers the same port.
+    // Scripts run one after the other, because launchers use the same port.
     let scripts = Mutex::new(());
     let workers = (check.jobs, |number| Worker::new(scratch.path().join(format!("{number}"))));
     let cases = queue.all(

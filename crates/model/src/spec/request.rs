@@ -8,7 +8,8 @@ use super::recording::CODE_STEPS;
 use super::recording::default_budget;
 use super::settings;
 use super::validate::{
-    check_exactness, check_grad_scaler, check_optimizer, check_resumption, check_shapes,
+    check_exactness, check_grad_scaler, check_norm_type, check_optimizer, check_resumption,
+    check_shapes,
 };
 use super::{
     Backend, DeepSpeedFile, DelayedParameters, Device, Dtype, EngineSettings, Model, Optimizer,
@@ -117,6 +118,7 @@ impl SpecRequest {
         refusal.extend(check_exactness(&spec, &self));
         refusal.extend(check_grad_scaler(&spec));
         refusal.extend(check_optimizer(&spec));
+        refusal.extend(check_norm_type(&spec));
         refusal.extend(check_resumption(&spec));
         refusal.extend(check_shapes(&spec));
         refusal.extend(checks::check_shapes(&spec));

@@ -85,7 +85,8 @@ impl Usage {
         }
     }
 
-    /// The usage of a parameter by the terms of the loss in the engine's forward, whether or not the parameter is trained.
+    /// The usage of a parameter by the terms of the loss in the engine's forward. A parameter is unused in the steps in
+    /// which the shape `frozen-alternating` freezes it; the shape `frozen` does not count.
     pub(super) fn in_forward(spec: &RunSpec, param: &Param) -> Self {
         let about = |shape: Shape| spec.has_shape(shape) && shape.is_about(param.base_name());
         Self {

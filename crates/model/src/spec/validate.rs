@@ -3,8 +3,8 @@
 use super::Dtype;
 use super::exactness::sums_stay_within;
 use super::{
-    Invalid, LossScale, Model, Optimizer, OverlappedOptimizer, RunSpec, Shape, SpecRequest,
-    settings,
+    Invalid, LossScale, Model, NormType, Optimizer, OverlappedOptimizer, RunSpec, Shape,
+    SpecRequest, settings,
 };
 
 impl RunSpec {
@@ -66,6 +66,16 @@ pub(super) fn check_optimizer(spec: &RunSpec) -> Option<Invalid> {
             format!("--optimizer adamw with --engine {} and --dtype fp16", spec.engine()),
             "Adam's epsilon (1e-8) is 0 in fp16, so that Adam divides 0 by 0 where a gradient is 0; use --dtype bf16 \
              or --optimizer sgd",
+        )
+    })
+}
+
+/// Refuses a kind of norm for a gradient that is not clipped.
+pub(super) fn check_norm_type(spec: &RunSpec) -> Option<Invalid> {
+    (spec.norm_type != NormType::Two && spec.gradient_clipping == 0.0).then(|| {
+        Invalid::contradiction(
+            format!("--norm-type {}", spec.norm_type),
+            "no gradient is clipped; add --gradient-clipping 0.1",
         )
     })
 }

@@ -50,7 +50,7 @@ struct Stretch {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loss {
     /// The factor of each parameter's data in the engine's forward, which does not use parameters with the factor
-    /// 0; `None` if no forward precedes the backward.
+    /// 0 unless `without_gradient` has them; `None` if no forward precedes the backward.
     forward: Option<Factors>,
     /// The parameters that the engine's forward uses without an effect on their gradients, although their factor is 0.
     without_gradient: Vec<usize>,

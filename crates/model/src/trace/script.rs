@@ -250,10 +250,10 @@ pub struct LossTerm {
     /// The target token that fills the ends of rows; `None` if no token does, or if the rows were not examined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filler: Option<Filler>,
-    /// True if the elements depend on a concatenation of features some of which carry no gradient, such as the cached
-    /// features of other microbatches.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub cached: bool,
+    /// The index of the only part with a gradient in a concatenation of features on which the elements depend, such as
+    /// this microbatch's features among the cached ones of other microbatches; `None` if there is no such part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_part: Option<usize>,
 }
 
 /// A scalar by which a loss was multiplied or divided.

@@ -165,8 +165,11 @@ fn words(command: &Value) -> Result<Vec<String>, String> {
     let words = match command {
         Value::String(text) => {
             let words = shlex::split(text).ok_or("a quote does not end, or a backslash is last")?;
-            let is_of_shell =
-                |word: &str| ["&&", "||", "|", ";", "&", ">", "<", ">>", "2>&1"].contains(&word);
+            let is_of_shell = |word: &str| {
+                ["&&", "||", "|", ";", "&", "2>&1"].contains(&word)
+                    || word.starts_with(['$', '>', '<', '~'])
+                    || word.ends_with(';')
+            };
             let is_assignment = |word: &str| {
                 let name = word.split_once('=').map_or("", |(name, _)| name);
                 !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -174,7 +177,7 @@ fn words(command: &Value) -> Result<Vec<String>, String> {
             if let Some(word) = words.iter().find(|word| is_of_shell(word)) {
                 return Err(format!(
                     "`{word}` needs a shell, and no shell reads the command; put it into a script, or write \
-                     [\"bash\", \"-c\", \"…\"]"
+                     [\"bash\", \"-c\", \"…\"]. If it is an argument, write the command as a list of words"
                 ));
             }
             if let Some(word) = words.first().filter(|word| is_assignment(word)) {

@@ -23,7 +23,7 @@ _PASSING = {
 }  # fmt: skip
 
 # The autograd functions of engines that pass tensors on unchanged.
-_ENGINES = ("_DDPSink", "PreBackwardFunction", "PostBackwardFunction", "RegisterPostBackwardFunction")
+ENGINE_FUNCTIONS = ("_DDPSink", "PreBackwardFunction", "PostBackwardFunction", "RegisterPostBackwardFunction")
 
 # The nodes that pick elements of a row: after such a node a row of log-probabilities is no longer whole.
 _PICKING = {"GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "SelectBackward0", "MaskedSelectBackward0"}
@@ -122,7 +122,7 @@ class Loss:
             return [(*edges[0], further)]
         if name in ("MulBackward0", "MulBackward1", "DivBackward0", "DivBackward1"):
             return None if several else self._scaled(node, path)
-        if any(name.startswith(prefix) for prefix in _ENGINES):
+        if name.startswith(ENGINE_FUNCTIONS):
             edge = _handed_on(node, index)
             return [(*edge, path)] if edge[0] is not None else None
         return None
@@ -155,7 +155,7 @@ class Loss:
             known.join(path)
             return
         ending = self.endings[id(node), index] = Ending(node, index, path, _of(node), _FUSED.get(node.name()))
-        ending.has_cached = _has_cached(node)
+        ending.own_part = _own_part(node)
         if not hasattr(node, "variable"):
             self._on(node, lambda gradients: ending.read(gradients[index], self.reads_targets))
 
@@ -248,9 +248,10 @@ def _is_reduced(node):
     return is_reducing and _is_scalar(node)
 
 
-def _has_cached(node):
-    """True if the elements of a term depend on features of which some parts carry no gradient: a concatenation of this
-    microbatch's features with those of other microbatches, which an earlier forward has cached."""
+def _own_part(node):
+    """The index of the only part with a gradient in a concatenation on which the elements of a term depend: of this
+    microbatch's features among those of other microbatches, which an earlier forward has cached, or of this rank's
+    features among those of other ranks. `None` if there is no such concatenation."""
     seen, pending = set(), collections.deque([node])
     while pending and len(seen) < _NEAR:
         node = pending.popleft()
@@ -258,10 +259,11 @@ def _has_cached(node):
             continue
         seen.add(node)
         behind = [it for it, _ in node.next_functions]
-        if node.name() == "CatBackward0" and None in behind and any(it is not None for it in behind):
-            return True
+        own = [index for index, it in enumerate(behind) if it is not None]
+        if node.name() == "CatBackward0" and len(own) == 1 < len(behind):
+            return own[0]
         pending.extend(it for it in behind if it is not None)
-    return False
+    return None
 
 
 def _is_scalar(node):

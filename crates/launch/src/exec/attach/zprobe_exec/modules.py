@@ -6,6 +6,7 @@ import torch
 from torch.utils.checkpoint import CheckpointFunction
 
 from zprobe_exec import names, places
+from zprobe_exec.loss import ENGINE_FUNCTIONS
 
 # The functions that read facts about a tensor, and not its content. A getter has the name of its attribute.
 _FACTS = {
@@ -24,7 +25,8 @@ class _Unused(torch.Tensor):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        name = getattr(func, "__name__", "")
+        name = getattr(func.__self__, "__name__", "") if name == "__get__" else name
         if name not in _FACTS:
             _hand_on((args, kwargs), result)
         return result
@@ -32,9 +34,11 @@ class _Unused(torch.Tensor):
 
 def _hand_on(inputs, result=None):
     """Watches the result of a function that has taken outputs of blocks; the function uses the blocks if its result has
-    no gradient."""
-    blocks = {block for it in _tensors(inputs) if isinstance(it, _Unused) for block in it.zprobe_blocks}
-    if blocks and not _watch(_tensors(result), blocks):
+    no gradient, or is a scalar, such as a loss."""
+    blocks = {block for it in _tensors(inputs) for block in getattr(it, "zprobe_blocks", ())}
+    results = _tensors(result)
+    is_loss = any(isinstance(it, torch.Tensor) and it.ndim == 0 for it in results)
+    if blocks and (is_loss or not _watch(results, blocks)):
         for block in blocks:
             block.is_used = True
 
@@ -122,13 +126,20 @@ class Modules:
         self.now, self.step, self.input, self.outputs = _Seen(), _Seen(), None, {}
 
     def _watch_functions(self):
-        """Lets custom functions of autograd use blocks: these functions take tensors without `__torch_function__`."""
+        """Lets custom functions of autograd use blocks: these functions take tensors without `__torch_function__`. The
+        functions of engines hand their inputs on."""
         if self.apply is not None:
             return
         self.apply = torch.autograd.Function.__dict__["apply"]
         apply = self.apply.__func__
 
         def applied(kind, *args, **kwargs):
+            if kind.__name__.startswith(ENGINE_FUNCTIONS):
+                # The forward of a custom function runs without gradients.
+                with torch._C.DisableTorchFunctionSubclass():
+                    result = apply(kind, *args, **kwargs)
+                _hand_on((args, kwargs), result)
+                return result
             _hand_on((args, kwargs))
             return apply(kind, *args, **kwargs)
 
@@ -182,8 +193,8 @@ class Modules:
     def unreached(self, roots, names, reached, held):
         """The blocks that ran in the finished step although no backward has reached some of their parameters: all
         parameters of a module, any parameter of a torch layer, or parameters that a forward reads without a gradient.
-        Each block is a tuple (path, class, names of the parameters, place of the read or `None`, whether no function
-        took its outputs). The outputs of a block are watched from the step after the first one that did not reach it.
+        Each block is a tuple (path, class, names of the parameters, place of the read or `None`, whether nothing used
+        its outputs). The outputs of a block are watched from the step after the first one that did not reach it.
 
         `names` has the names of parameters by `id`, and `reached` the names that a backward has reached. `held` is a
         function that is true for a parameter of an optimizer.
@@ -226,15 +237,16 @@ def _uses_all(module):
     return is_torch and not any(True for _ in module.children())
 
 
-def _tensors(held):
-    """The tensors in a tensor, a list, a tuple or a dict, at any depth; other objects are left out."""
+def _tensors(held, depth=8):
+    """The tensors in a tensor, a list, a tuple or a dict, up to a depth, because a list may contain itself; other
+    objects are left out."""
     if isinstance(held, torch.Tensor):
         return [held]
     if isinstance(held, dict):
         held = held.values()
     elif not isinstance(held, (list, tuple)):
         return []
-    return [it for part in held for it in _tensors(part)]
+    return [it for part in held for it in _tensors(part, depth - 1)] if depth > 0 else []
 
 
 def _first(inputs):

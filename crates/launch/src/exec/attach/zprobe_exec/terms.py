@@ -72,7 +72,7 @@ class Ending:
         self.weights = self.targets = None
         self.is_there = None  # A mask of a product's elements that are not multiplied with 0; `None` for no product.
         self.times = 1  # The number of times that the loss includes the scalar of these elements.
-        self.has_cached = False  # True if the elements depend on cached features without a gradient.
+        self.own_part = None  # The index of the only part with a gradient in a concatenation of features, or `None`.
 
     def join(self, path):
         """Adds another path to this node: only the constants that both paths have in common are kept."""
@@ -159,8 +159,13 @@ class Group:
             constants=[it.fields() for it in first.path.constants[:known]],
             runs=_runs(weights) if len(weights) <= MOST_ELEMENTS else [],
             filler=self._filler(samples),
-            cached=all(it.has_cached for it in self.endings),
+            own_part=self._own_part(),
         )
+
+    def _own_part(self):
+        """The index of the only part with a gradient, if it is the same in all elements."""
+        parts = {it.own_part for it in self.endings}
+        return parts.pop() if len(parts) == 1 else None
 
     def _nonzero(self, elements):
         """The number of elements that the script does not multiply with 0; `None` if the script multiplies none of the
