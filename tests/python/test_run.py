@@ -27,12 +27,15 @@ SPEC = dict(
     world_size=1,
 )
 
+LOSS = dict(forward=[[1, 1]], without_gradient=[], detached_block=None, again=[], beside=[], managed=True)
+
 WORKLOAD = dict(
-    steps=[[dict(microbatches=2, losses=[dict(forward=[[1, 1]], again=[], beside=[], managed=True)])]],
+    steps=[[dict(microbatches=2, losses=[LOSS])]],
     second_use=None,
     expert=None,
     unused_by_parity=[None, None],
     reversed_on_odd_ranks=False,
+    frozen_alternating=None,
     infinite=None,
     output="logits",
     starts_differently=False,
