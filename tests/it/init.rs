@@ -227,9 +227,9 @@ fn a_training_script_becomes_the_probe_of_the_gate() {
     project.write("train.json", SOUND);
     project.write("train.py", "");
     let (_, said) = project.said("init --python venv");
-    assert!(said.contains("note: zprobe init --force --script "), "{said}");
+    assert!(said.contains("note: a probe with [exec] checks your own script; "), "{said}");
     let (_, said) = project.said("init --python venv --force --script train.py");
-    assert!(!said.contains("note: zprobe init"), "{said}");
+    assert!(!said.contains("note: a probe with [exec]"), "{said}");
     let (listed, _) = project.said("check --list");
     let cases: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(cases, ["deepspeed/train", "script/train-2"]);

@@ -165,7 +165,7 @@ fn every_row_says_in_which_runs_it_is_recognised() {
             world_size: Some(4),
             shards_after_forward: is_fsdp2.then_some(2),
             norm_type: is_fsdp2.then_some(NormType::One),
-            gradient_clipping: Some(0.125),
+            gradient_clipping: is_fsdp2.then_some(0.125),
             ..SpecRequest::default()
         };
         let spec = serde_json::to_value(request.resolve().unwrap()).unwrap();
