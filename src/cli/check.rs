@@ -26,7 +26,7 @@ pub struct CheckArgs {
     #[arg(value_name = "PROBE", value_hint = ValueHint::AnyPath, env = "ZPROBE_PROBES", value_delimiter = ',')]
     probes: Vec<String>,
 
-    /// Of the engines run only this one, and fail if it is not installed; may be repeated [default: all that can run]
+    /// Engine to check, which must be installed; may be repeated [default: all engines that can run]
     #[arg(long, env = "ZPROBE_ENGINE", value_delimiter = ',')]
     engine: Vec<Engine>,
 

@@ -1,5 +1,7 @@
 """The synthetic models of zprobe as torch modules, with their training data."""
 
+import contextlib
+
 import torch
 from torch import nn
 
@@ -168,13 +170,9 @@ class CodedProbe:
         """Runs the engine's forward on a part of a microbatch, and returns the loss."""
         # Outside of the engine's forward, user code sees each parameter in its whole shape.
         terms = [(self.model.get_parameter(name).float() * x).sum() * self.model.scale for name, x in part.beside]
-        for holder in self.model.modules():
-            holder.detached = None
-        if part.detached_block is not None:
-            holder, _, name = part.detached_block.rpartition(".")
-            self.model.get_submodule(holder).detached = name
         if part.forward is not None:
-            output = forward(*part.forward)
+            with self._detached(part.detached_block):
+                output = forward(*part.forward)
             if part.managed:
                 terms.insert(0, self.model.loss(output))
             else:
@@ -182,6 +180,20 @@ class CodedProbe:
                 extra = torch.ones(1, requires_grad=True, device=self.device)
                 terms.append((extra * extra).sum())
         return sum(terms[1:], terms[0])
+
+    @contextlib.contextmanager
+    def _detached(self, block):
+        """A context in which the model leaves a block's logits out; `block` is the block's dotted name, or `None`."""
+        if block is None:
+            yield
+            return
+        above, _, name = block.rpartition(".")
+        holder = self.model.get_submodule(above)
+        holder.detached = name
+        try:
+            yield
+        finally:
+            holder.detached = None
 
     def _data(self, step, microbatch, param):
         """A parameter's data in a microbatch, equal to the parameter's gradient if the factor of the term is 1."""
