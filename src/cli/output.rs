@@ -11,7 +11,7 @@ use zprobe_lab::console::{self, Verbosity, columns};
 use zprobe_lab::secrets;
 use zprobe_model::trace::Trace;
 use zprobe_report::document::Surroundings;
-use zprobe_report::render::{html, render_suite, render_suite_within, render_within};
+use zprobe_report::render::{html, render_suite, render_suite_within, render_within, trace_events};
 use zprobe_report::suite::Suite;
 use zprobe_report::{Exit, Form, OwnWords, Report};
 
@@ -34,6 +34,10 @@ pub struct Output {
     /// Also write the report as one HTML page to this file
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_HTML")]
     export_html: Option<PathBuf>,
+
+    /// Also write the times of the run as Chrome trace events, for ui.perfetto.dev, to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_TRACE")]
+    export_trace: Option<PathBuf>,
 
     #[command(flatten)]
     exports: Exports,
@@ -74,6 +78,7 @@ impl Output {
         let own = [
             ("--export-json", self.export_json.as_deref()),
             ("--export-html", self.export_html.as_deref()),
+            ("--export-trace", self.export_trace.as_deref()),
         ];
         own.into_iter().chain(self.exports.files())
     }
@@ -118,6 +123,9 @@ impl Output {
         }
         if let Some(path) = &self.export_html {
             write(path, &html(report, trace, &page)?)?;
+        }
+        if let Some(path) = &self.export_trace {
+            write(path, &trace_events(report, trace)?)?;
         }
         Ok(if self.exit_zero { Exit::Clean } else { report.exit() })
     }

@@ -9,6 +9,7 @@
 mod devtools;
 mod many_ranks;
 mod page;
+mod perfetto;
 
 use std::path::{Path, PathBuf};
 

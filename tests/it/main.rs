@@ -29,4 +29,5 @@ mod shell;
 mod simulator;
 mod sweep;
 mod terminal;
+mod trace_events;
 mod zoo;

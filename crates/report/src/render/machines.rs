@@ -26,14 +26,14 @@ pub fn machines(report: &Report, trace: &Trace) -> anyhow::Result<String> {
 
 /// A machine with its ranks of the run, in ascending order.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
-struct Machine {
-    name: String,
-    ranks: Vec<usize>,
+pub(super) struct Machine {
+    pub name: String,
+    pub ranks: Vec<usize>,
 }
 
 impl Machine {
     /// The machines in the order of their first ranks. The trace of a run on one machine does not name the machine.
-    fn all(report: &Report, trace: &Trace) -> Vec<Self> {
+    pub fn all(report: &Report, trace: &Trace) -> Vec<Self> {
         let mut machines: Vec<Self> = Vec::new();
         for record in &trace.records {
             let Event::AgentJoined { machine, first_rank, ranks, .. } = &record.event else {

@@ -7,9 +7,11 @@ mod html;
 mod machines;
 pub mod markdown;
 mod suite;
+mod trace_events;
 
 pub use self::html::html;
 pub use self::machines::machines;
+pub use self::trace_events::trace_events;
 use super::document::Surroundings;
 use super::suite::Suite;
 use super::{Form, Report};

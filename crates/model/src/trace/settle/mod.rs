@@ -111,8 +111,6 @@ fn is_of_joining(event: &Event) -> bool {
         event,
         Event::RankJoined { .. }
             | Event::RanksAgreed { .. }
-            | Event::BackwardEnded { .. }
-            | Event::StepTaken { .. }
             | Event::CollectivesIssued { .. }
             | Event::CommandEnded { .. }
     )
