@@ -97,7 +97,8 @@ fn ranks_say_what_the_specification_is() {
     assert!(spec.is_settled());
     let of_rank = records.iter().filter(|it| it.rank == Some(1));
     let numbers: Vec<u64> = of_rank.map(|it| it.seq).collect();
-    assert_eq!(numbers, (0..10).collect::<Vec<u64>>(), "6 phases, 3 ends of steps, finished");
+    let events = "6 phases, 6 ends of backwards, 3 optimizer steps, 3 ends of steps, finished";
+    assert_eq!(numbers, (0..19).collect::<Vec<u64>>(), "{events}");
     let exits = records.iter().filter(|it| matches!(it.event, Event::RankExited { .. }));
     assert_eq!(exits.count(), 2, "a rank that has finished is let go");
 }
