@@ -26,10 +26,11 @@ fn exported(trace: &Trace) -> Vec<Value> {
     serde_json::from_value(document["traceEvents"].take()).unwrap()
 }
 
-/// The slices, the instant events and the counters of a rank, one in each line.
-fn lines(events: &[Value], rank: usize) -> String {
+/// The slices, the instant events and the counters of a process, one in each line. The process after the ranks is the
+/// whole run.
+fn lines(events: &[Value], pid: usize) -> String {
     let mut lines = String::new();
-    for event in events.iter().filter(|it| it["pid"] == rank && it["ph"] != "M") {
+    for event in events.iter().filter(|it| it["pid"] == pid && it["ph"] != "M") {
         let Value::Object(members) = event else { panic!("{event}") };
         let short = |key: &str| members.get(key).map_or(String::new(), Value::to_string);
         let keys = ["ph", "s", "tid", "ts", "dur", "name"];
@@ -58,8 +59,9 @@ fn assert_valid(what: &str, events: &[Value]) {
             "C" => assert!(event["args"]["value"].is_number() && number("ts").is_some(), "{event}"),
             "i" => {
                 assert!(number("ts").is_some(), "{what}: {event}");
-                assert!(["g", "p", "t"].contains(&event["s"].as_str().unwrap()), "{event}");
-                used.extend([(pid, None), (pid, number("tid"))]);
+                let on_track = event["s"] == "t";
+                assert!(on_track || event["s"] == "p", "{what}: {event}");
+                used.extend([(pid, None), (pid, number("tid").filter(|_| on_track))]);
             }
             "X" => {
                 let (from, tid) = (number("ts").unwrap(), number("tid").unwrap());
@@ -87,7 +89,7 @@ fn assert_valid(what: &str, events: &[Value]) {
 #[test]
 fn a_phase_in_which_its_rank_ended_is_marked_and_a_finding_is_at_its_microbatch() {
     let events = exported(&trace("rank-hangs"));
-    insta::assert_snapshot!([0, 1].map(|rank| lines(&events, rank)).join("\n"));
+    insta::assert_snapshot!([0, 1, 2].map(|process| lines(&events, process)).join("\n"));
 }
 
 #[test]

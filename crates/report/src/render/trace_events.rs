@@ -33,7 +33,9 @@ pub fn trace_events(report: &Report, trace: &Trace) -> anyhow::Result<String> {
     let micros = |time: u64| time.saturating_sub(start) / 1000;
     let end = micros(times().max().unwrap_or(0));
     let is_script = trace.spec.script().is_some();
-    let processes = (0..trace.spec.world_size).map(|rank| Process::new(rank, is_script));
+    // Perfetto shows an event of global scope on a track without a name, so the whole run is a process after the ranks.
+    let run = trace.spec.world_size;
+    let processes = (0..run).map(|rank| Process::new(rank, is_script));
     let mut processes: Vec<Process<'_>> = processes.collect();
     let mut events: Vec<Value> = Vec::new();
     for record in &trace.records {
@@ -49,16 +51,17 @@ pub fn trace_events(report: &Report, trace: &Trace) -> anyhow::Result<String> {
                 if let (Some(process), Some(told)) = (processes.get_mut(*rank), told) {
                     process.ended = Some(t);
                     let name = format!("rank ended: {}", told.ending());
-                    events.push(instant("p", &name, t, *rank, json!({})));
+                    events.push(instant(&name, t, *rank, json!({})));
                 }
             }
             (Event::TimedOut { .. }, None) => {
-                events.push(instant("g", "timed out", t, 0, json!({})));
+                events.push(instant("timed out", t, run, json!({})));
             }
             _ => {}
         }
     }
     events.extend(report.findings.iter().map(|finding| found(finding, &processes, end)));
+    events.extend(process_names(run, "whole run", -1));
     let machines = Machine::all(report, trace);
     for process in processes {
         let of_rank = |machine: &&Machine| machine.ranks.contains(&process.rank);
@@ -83,22 +86,35 @@ pub fn trace_events(report: &Report, trace: &Trace) -> anyhow::Result<String> {
 
 /// The events that name the process of a rank and its tracks.
 fn names(rank: usize, machine: Option<&str>) -> Vec<Value> {
-    let name = |kind: &str, tid: usize, args: Value| json!({"ph": "M", "name": kind, "pid": rank, "tid": tid, "args": args});
-    let mut names = vec![
-        name("process_name", 0, json!({"name": format!("rank {rank}")})),
-        name("process_sort_index", 0, json!({"sort_index": rank})),
-    ];
-    names.extend(machine.map(|machine| name("process_labels", 0, json!({"labels": machine}))));
-    for (tid, track) in (1..).zip(TRACKS) {
-        names.push(name("thread_name", tid, json!({"name": track})));
-        names.push(name("thread_sort_index", tid, json!({"sort_index": tid})));
+    let mut names = process_names(rank, &format!("rank {rank}"), rank as i64).to_vec();
+    let labels = |machine| metadata("process_labels", rank, 0, json!({"labels": machine}));
+    names.extend(machine.map(labels));
+    for (track, name) in (1..).zip(TRACKS) {
+        let tid = tid(rank, track);
+        names.push(metadata("thread_name", rank, tid, json!({"name": name})));
+        names.push(metadata("thread_sort_index", rank, tid, json!({"sort_index": track})));
     }
     names
 }
 
-/// An event at a time, of the process of a rank (`p`) or of the whole run (`g`).
-fn instant(scope: &str, name: &str, t: u64, rank: usize, args: Value) -> Value {
-    json!({"ph": "i", "s": scope, "name": name, "ts": t, "pid": rank, "tid": STEPS, "args": args})
+fn process_names(pid: usize, name: &str, place: i64) -> [Value; 2] {
+    let sort_index = metadata("process_sort_index", pid, 0, json!({"sort_index": place}));
+    [metadata("process_name", pid, 0, json!({"name": name})), sort_index]
+}
+
+fn metadata(kind: &str, pid: usize, tid: usize, args: Value) -> Value {
+    json!({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args})
+}
+
+/// The number of a track of a rank. Perfetto calls a thread with the number of its process the main thread.
+fn tid(rank: usize, track: usize) -> usize {
+    10 * rank + track
+}
+
+/// An event at a time, of the process of a rank or of the whole run.
+fn instant(name: &str, t: u64, pid: usize, args: Value) -> Value {
+    let tid = tid(pid, STEPS);
+    json!({"ph": "i", "s": "p", "name": name, "ts": t, "pid": pid, "tid": tid, "args": args})
 }
 
 /// The event of a finding, at the beginning of the step, the microbatch or the bucket flush that the finding is about,
@@ -118,9 +134,8 @@ fn found(finding: &Finding, processes: &[Process<'_>], end: u64) -> Value {
         moments.filter(|(_, event)| is_it(event, bucket)).map(|(t, _)| *t).min()
     };
     let t = finding.bucket.and_then(|flush| at(Some(flush))).or_else(|| at(None)).unwrap_or(end);
-    let scope = if finding.rank.is_some() { "p" } else { "g" };
     let name = format!("{} {}", finding.code, finding.name);
-    instant(scope, &name, t, finding.rank.unwrap_or(0), json!(finding))
+    instant(&name, t, finding.rank.unwrap_or(processes.len()), json!(finding))
 }
 
 /// The end of a slice.
@@ -333,8 +348,9 @@ impl<'a> Process<'a> {
             End::Unknown => ("i", "s", json!("t")),
         };
         let unfinished = if let End::With(_) = end { " (unfinished)" } else { "" };
-        let (pid, name) = (self.rank, format!("{name}{unfinished}"));
-        json!({"ph": kind, "name": name, "ts": from, key: value, "pid": pid, "tid": track, "args": args})
+        let (pid, tid) = (self.rank, tid(self.rank, track));
+        let name = format!("{name}{unfinished}");
+        json!({"ph": kind, "name": name, "ts": from, key: value, "pid": pid, "tid": tid, "args": args})
     }
 }
 
