@@ -62,8 +62,8 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     if planned(&case.observed, &case.plan, first).is_some() {
         finding.evidence.push(
-            "this run makes one gradient element infinite on purpose; only an optimizer with loss scaling must not \
-             consume that element"
+            "this run makes one gradient element infinite on purpose; an optimizer that skips overflows must not consume \
+             that element"
                 .to_owned(),
         );
     }
@@ -89,8 +89,8 @@ fn not_finite(case: &Case<'_>, buffer: &Buffer<'_>) -> Option<Vec<String>> {
     let consumed =
         matches!(buffer.point, Point::OptimizerInput | Point::MasterWeights | Point::Parameters);
     let spec = case.observed.spec;
-    if spec.scales_loss() && consumed {
-        // With a loss scale, an infinity is an overflow: the step should have been skipped.
+    if spec.skips_overflows() && consumed {
+        // An infinity is an overflow: the step should have been skipped.
         planned = None;
     }
     let (parts, _) = without_planned(parts, &values, planned);

@@ -294,13 +294,7 @@ static DEEPSPEED: Traits = Traits {
         let is = |pointer, wanted| {
             config.and_then(|config| config.pointer(pointer)) == Some(&Value::Bool(wanted))
         };
-        let dataflow = Dataflow::of_deepspeed(
-            spec.stage,
-            spec.dtype,
-            spec.grad_accum_dtype,
-            Some(spec.offload),
-        );
-        let accumulates = dataflow == Dataflow::Accumulator;
+        let accumulates = spec.dataflow_of_deepspeed() == Dataflow::Accumulator;
         let all_reduces = all_reduces(spec, is("/zero_optimization/reduce_scatter", false));
         (accumulates || all_reduces) && !is("/prescale_gradients", true)
     },

@@ -151,6 +151,26 @@ impl RunSpec {
         }
     }
 
+    /// True if a step with a gradient that is not finite has to be skipped: with a loss scale, and in DeepSpeed's stages
+    /// 1 and 2 if the configuration asks for the check in bf16, which `BF16_Optimizer` does not have.
+    pub fn skips_overflows(&self) -> bool {
+        let checks_bf16 = || {
+            let config = self.deepspeed_config()?;
+            let asked = config.pointer("/bf16/check_grad_overflow")?.as_bool()?;
+            Some(
+                asked
+                    && self.dtype == Dtype::Bf16
+                    && self.dataflow_of_deepspeed() == Dataflow::IpgBucket,
+            )
+        };
+        self.scales_loss() || matches!(self.stage, 1 | 2) && checks_bf16() == Some(true)
+    }
+
+    /// The dataflow that DeepSpeed chooses for the settings of the run.
+    fn dataflow_of_deepspeed(&self) -> Dataflow {
+        Dataflow::of_deepspeed(self.stage, self.dtype, self.grad_accum_dtype, Some(self.offload))
+    }
+
     /// The point that decides which gradient a step used: the input of the inner optimizer, or the change of the
     /// parameters if only the outcome was observed.
     pub fn last_word(&self) -> Point {
