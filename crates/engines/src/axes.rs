@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use zprobe_model::spec::Shape;
+use zprobe_model::spec::{Engine, Shape};
 
 /// One value of a setting: a label for people, and the arguments of `zprobe run` that select the value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,10 +47,11 @@ pub(super) fn choices(pairs: &[(&str, &str)]) -> Vec<AxisChoice> {
     pairs.iter().map(|(label, arguments)| AxisChoice::new(label, arguments)).collect()
 }
 
-/// A choice for each shape except `others`.
-pub(super) fn shapes_without(others: &[Shape]) -> Vec<AxisChoice> {
-    let shapes = Shape::ALL.iter().filter(|shape| !others.contains(shape));
-    shapes.map(|shape| AxisChoice::shape(*shape)).collect()
+/// A choice for each shape that the engine can have, except `others`.
+pub(super) fn shapes_of(engine: Engine, others: &[Shape]) -> Vec<AxisChoice> {
+    let is_chosen =
+        |it: &&Shape| it.only_on().is_none_or(|(only, _)| only == engine) && !others.contains(it);
+    Shape::ALL.iter().filter(is_chosen).map(|it| AxisChoice::shape(*it)).collect()
 }
 
 /// The axes that every engine has, for an engine without settings of its own.
@@ -65,12 +66,7 @@ pub(super) fn plain() -> Axes {
         bases,
         factors: vec![choices(&counts), choices(&[groups]), clipping()],
         partners: choices(&[counts[0], counts[1], counts[2], groups]),
-        shapes: shapes_without(&[
-            Shape::LateNoSync,
-            Shape::Experts,
-            Shape::LossBackward,
-            Shape::CoalescedReduction,
-        ]),
+        shapes: shapes_of(Engine::ZeroRedundancy, &[]),
     }
 }
 

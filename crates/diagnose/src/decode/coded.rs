@@ -170,7 +170,8 @@ impl<'a> Decoder<'a> {
         if matches!(buffer.point, Point::MasterWeights | Point::Parameters) {
             let held = (buffer.step, values.clone());
             let earlier = before.insert((buffer.rank, buffer.point), held);
-            let (Some((after, earlier)), Some(lr)) = (earlier, spec.optimizer.readable_lr()) else {
+            let lr = spec.readable_lr(buffer.step.unwrap_or(0));
+            let (Some((after, earlier)), Some(lr)) = (earlier, lr) else {
                 return Ok(None);
             };
             if buffer.step.is_none_or(|step| after != step.checked_sub(1)) {
@@ -273,7 +274,7 @@ impl<'a> Decoder<'a> {
     /// updates so far, which may be too large to be exact in a narrow dtype.
     fn inexact_update(&self, buffer: &Buffer<'_>) -> Option<String> {
         let dtype = buffer.payload.dtype;
-        let largest = self.spec.all_contributions() + Code::MOST_INITIAL;
+        let largest = self.spec.all_contributions() * self.spec.units_of_lr() + Code::MOST_INITIAL;
         (largest > dtype.exact_integers()).then(|| {
             format!(
                 "the {} after each step: sums of {largest} contributions are not exact in {dtype} (the limit is {})",

@@ -1,7 +1,7 @@
 //! The values of DDP's settings that are worth trying.
 
-use crate::axes::{Axes, choices, clipping, shapes_without};
-use zprobe_model::spec::Shape;
+use crate::axes::{Axes, choices, clipping, shapes_of};
+use zprobe_model::spec::Engine;
 
 pub(super) fn axes() -> Axes {
     let dtypes = [("bf16", "--dtype bf16"), ("fp16", "--dtype fp16"), ("fp32", "--dtype fp32")];
@@ -54,6 +54,6 @@ pub(super) fn axes() -> Axes {
             in_backward,
             groups,
         ]),
-        shapes: shapes_without(&[Shape::Experts, Shape::LossBackward, Shape::CoalescedReduction]),
+        shapes: shapes_of(Engine::Ddp, &[]),
     }
 }

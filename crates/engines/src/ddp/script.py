@@ -34,15 +34,15 @@ MIB = 1024 * 1024
 def train(run):
     """Trains with gradient accumulation under `no_sync`, as the documentation of DDP shows."""
     settings = run.spec["ddp"]
-    ddp, compiled, optimizer, scaler = set_up(run)
+    ddp, compiled, optimizer, scheduler, scaler = set_up(run)
     loss_factor = loss_factor_of(run)
     is_late = "late-no-sync" in run.spec["shapes"]
     for _ in run.steps():
         if run.resumes():
             with run.checkpoint() as folder:
-                save(folder, ddp, optimizer, scaler)
-                ddp, compiled, optimizer, scaler = set_up(run)
-                load(folder, ddp, optimizer, scaler)
+                save(folder, ddp, optimizer, scheduler, scaler)
+                ddp, compiled, optimizer, scheduler, scaler = set_up(run)
+                load(folder, ddp, optimizer, scheduler, scaler)
         for microbatch in run.microbatches():
             for part in microbatch:
                 with contextlib.nullcontext() if part.is_last or is_late else ddp.no_sync():
@@ -64,10 +64,13 @@ def train(run):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
+        if scheduler is not None:
+            scheduler.step()
 
 
 def set_up(run):
-    """A new model under DDP, the same model as it runs after compilation, and a new optimizer with its scaler."""
+    """A new model under DDP, the same model as it runs after compilation, and a new optimizer with its scheduler, which
+    overlapped optimizers do not have, and its scaler."""
     arguments = dict(run.spec["ddp"])
     comm_hook, backend = arguments.pop("comm_hook"), arguments.pop("compile")
     delayed_parameters, parts = arguments.pop("delayed_parameters"), arguments.pop("tensor_parallel")
@@ -93,9 +96,10 @@ def set_up(run):
         optimizer = FusedOptimizer(run, ddp)
     elif overlapped == "none":
         optimizer = run.optimizer(run.trainable())
+    scheduler = run.scheduler(optimizer) if overlapped == "none" else None
     scaler = run.scaler()
     run.watch(Eyes, [ddp], optimizer, loss_factor_of(run), scaler=scaler)
-    return ddp, compiled, optimizer, scaler
+    return ddp, compiled, optimizer, scheduler, scaler
 
 
 def loss_factor_of(run):
@@ -103,19 +107,25 @@ def loss_factor_of(run):
     return 1 / run.spec["ddp"]["tensor_parallel"]
 
 
-def save(folder, ddp, optimizer, scaler):
+def save(folder, ddp, optimizer, scheduler, scaler):
     """Saves a checkpoint on the first rank; all ranks hold the same state."""
     if dist.get_rank() == 0:
-        state = dict(model=ddp.module.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict())
+        state = dict(
+            model=ddp.module.state_dict(),
+            optimizer=optimizer.state_dict(),
+            scheduler=scheduler.state_dict(),
+            scaler=scaler.state_dict(),
+        )
         torch.save(state, os.path.join(folder, "checkpoint.pt"))
     dist.barrier()
 
 
-def load(folder, ddp, optimizer, scaler):
+def load(folder, ddp, optimizer, scheduler, scaler):
     """Loads the checkpoint of the first rank."""
     state = torch.load(os.path.join(folder, "checkpoint.pt"), map_location="cpu")
     ddp.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
     scaler.load_state_dict(state["scaler"])
 
 

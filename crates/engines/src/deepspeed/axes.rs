@@ -1,7 +1,7 @@
 //! The values of DeepSpeed's settings that are worth trying.
 
-use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_without};
-use zprobe_model::spec::Shape;
+use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_of};
+use zprobe_model::spec::{Engine, Shape};
 
 /// The dtypes of a model, each with the dtypes in which the model's gradients can be accumulated, the model's dtype
 /// first.
@@ -25,7 +25,7 @@ pub(super) fn axes() -> Axes {
         pure.into_iter().chain(mixed)
     });
     // Models with experts fail in other ways, so the zoo tries this shape instead.
-    let shapes = shapes_without(&[Shape::LateNoSync, Shape::Experts]);
+    let shapes = shapes_of(Engine::DeepSpeed, &[Shape::Experts]);
     Axes {
         bases,
         factor_bases: factor_bases.collect(),

@@ -88,6 +88,8 @@ def set_up(run, sequences):
         model=model,
         optimizer=optimizer,
         model_parameters=None if muon is None else run.groups(parameters),
+        # DeepSpeed steps the scheduler after each update.
+        lr_scheduler=run.scheduler(optimizer) if muon is None else None,
         config=spec["deepspeed_config"],
         **sequences,
     )

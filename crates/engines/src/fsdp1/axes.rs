@@ -1,7 +1,7 @@
 //! The values of FSDP1's settings that are worth trying.
 
-use crate::axes::{Axes, choices, clipping, shapes_without};
-use zprobe_model::spec::Shape;
+use crate::axes::{Axes, choices, clipping, shapes_of};
+use zprobe_model::spec::{Engine, Shape};
 
 pub(super) fn axes() -> Axes {
     let dtypes = [
@@ -50,12 +50,6 @@ pub(super) fn axes() -> Axes {
         partners: choices(&[
             counts[0], counts[1], counts[2], whole, keep, hybrid, every, low, clips,
         ]),
-        shapes: shapes_without(&[
-            Shape::LateNoSync,
-            Shape::Experts,
-            Shape::DifferentStart,
-            Shape::LossBackward,
-            Shape::CoalescedReduction,
-        ]),
+        shapes: shapes_of(Engine::Fsdp1, &[Shape::DifferentStart]),
     }
 }

@@ -32,13 +32,13 @@ STRATEGIES = {
 def train(run):
     """Trains fp32 parameters in flat parameters, with computation in the run's dtype."""
     every_microbatch = run.spec["fsdp1"]["reduce_every_microbatch"]
-    root, optimizer = set_up(run)
+    root, optimizer, scheduler = set_up(run)
     for _ in run.steps():
         if run.resumes():
             with run.checkpoint() as folder:
-                save(folder, root, optimizer)
-                root, optimizer = set_up(run)
-                load(folder, root, optimizer)
+                save(folder, root, optimizer, scheduler)
+                root, optimizer, scheduler = set_up(run)
+                load(folder, root, optimizer, scheduler)
         for microbatch in run.microbatches():
             for part in microbatch:
                 with contextlib.nullcontext() if part.is_last or every_microbatch else root.no_sync():
@@ -48,10 +48,11 @@ def train(run):
                 update.norm = whole(root.clip_grad_norm_(update.limit, update.norm_type))
             optimizer.step()
             optimizer.zero_grad()
+        scheduler.step()
 
 
 def set_up(run):
-    """A new sharded model and a new optimizer."""
+    """A new sharded model, and a new optimizer with its scheduler."""
     spec, settings = run.spec, run.spec["fsdp1"]
     model = run.build(torch.float32)
     # With `use_orig_params`, the parameters outlive the wrapping and lose their shapes.
@@ -78,10 +79,10 @@ def set_up(run):
     )
     units, accumulates = FullyShardedDataParallel.fsdp_modules(root), not settings["reduce_every_microbatch"]
     run.watch(functools.partial(Eyes, places=run.places), units, optimizer, accumulates=accumulates)
-    return root, optimizer
+    return root, optimizer, run.scheduler(optimizer)
 
 
-def save(folder, root, optimizer):
+def save(folder, root, optimizer, scheduler):
     """Saves a checkpoint with whole parameters and the optimizer's state of whole parameters, on the first rank."""
     # On CPU ranks with `use_orig_params`, the default `offload_to_cpu=True` leaves all kinds of an optimizer's state in
     # one buffer, so that the checkpoint has the last kind in place of all others (torch 2.15.0 and older).
@@ -89,18 +90,20 @@ def save(folder, root, optimizer):
     full = StateDictType.FULL_STATE_DICT
     with FullyShardedDataParallel.state_dict_type(root, full, FullStateDictConfig(), optimizer_config):
         state = dict(model=root.state_dict(), optimizer=FullyShardedDataParallel.optim_state_dict(root, optimizer))
+    state.update(scheduler=scheduler.state_dict())
     if dist.get_rank() == 0:
         torch.save(state, os.path.join(folder, "checkpoint.pt"))
     dist.barrier()
 
 
-def load(folder, root, optimizer):
+def load(folder, root, optimizer, scheduler):
     """Loads the checkpoint into each rank's shards."""
     state = torch.load(os.path.join(folder, "checkpoint.pt"), map_location="cpu")
     root.load_state_dict(state["model"])
     optimizer.load_state_dict(
         FullyShardedDataParallel.optim_state_dict_to_load(root, optimizer, state["optimizer"])
     )
+    scheduler.load_state_dict(state["scheduler"])
 
 
 def with_wrapped_blocks(model, options):

@@ -29,13 +29,13 @@ def train(run):
     """Trains fp32 parameters that are sharded, with computation in the run's dtype."""
     settings = run.spec["fsdp2"]
     mesh, every_microbatch = mesh_of(run), settings["reduce_every_microbatch"]
-    model, optimizer, scaler, loss_factor = set_up(run, mesh)
+    model, optimizer, scheduler, scaler, loss_factor = set_up(run, mesh)
     for _ in run.steps():
         if run.resumes():
             with run.checkpoint() as folder:
-                save(folder, model, optimizer, scaler)
-                model, optimizer, scaler, loss_factor = set_up(run, mesh)
-                load(folder, model, optimizer, scaler)
+                save(folder, model, optimizer, scheduler, scaler)
+                model, optimizer, scheduler, scaler, loss_factor = set_up(run, mesh)
+                load(folder, model, optimizer, scheduler, scaler)
         for microbatch in run.microbatches():
             for part in microbatch:
                 model.set_requires_gradient_sync(part.is_last or every_microbatch)
@@ -51,10 +51,12 @@ def train(run):
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
+        scheduler.step()
 
 
 def set_up(run, mesh):
-    """A new sharded model, a new optimizer with its scaler, and the factor by which the loss is multiplied."""
+    """A new sharded model, a new optimizer with its scheduler and its scaler, and the factor by which the loss is
+    multiplied."""
     spec, settings = run.spec, run.spec["fsdp2"]
     model = run.build(torch.float32)
     if settings["tensor_parallel"] > 1:
@@ -81,27 +83,37 @@ def set_up(run, mesh):
         state = {name: value.detach().clone() for name, value in model.state_dict().items()}
         model.load_state_dict(state, assign=True)
     # The optimizer holds the sharded parameters, also while the module holds the unsharded ones.
-    optimizer, scaler = run.optimizer(run.trainable()), run.scaler()
+    optimizer = run.optimizer(run.trainable())
+    scheduler, scaler = run.scheduler(optimizer), run.scaler()
     facts = dict(implementation="%s.%s" % (fully_shard.__module__, fully_shard.__name__), root=type(model).__name__)
     states, accumulates = [module._get_fsdp_state() for module in modules], not settings["reduce_every_microbatch"]
     run.watch(Eyes, states, optimizer, loss_factor, accumulates=accumulates, scaler=scaler, **facts)
-    return model, optimizer, scaler, loss_factor
+    return model, optimizer, scheduler, scaler, loss_factor
 
 
-def save(folder, model, optimizer, scaler):
+def save(folder, model, optimizer, scheduler, scaler):
     """Saves a sharded checkpoint."""
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    state = dict(model=model_state, optimizer=optimizer_state, scaler=scaler.state_dict())
-    checkpoint.save(state, checkpoint_id=folder)
+    checkpoint.save(state_of(model, optimizer, scheduler, scaler), checkpoint_id=folder)
 
 
-def load(folder, model, optimizer, scaler):
+def load(folder, model, optimizer, scheduler, scaler):
     """Loads a sharded checkpoint into the state dicts of the new model and optimizer, and sets these."""
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    state = dict(model=model_state, optimizer=optimizer_state, scaler=scaler.state_dict())
+    state = state_of(model, optimizer, scheduler, scaler)
     checkpoint.load(state, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
     scaler.load_state_dict(state["scaler"])
+
+
+def state_of(model, optimizer, scheduler, scaler):
+    """The state dicts of this rank, by their names in the checkpoint."""
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return dict(
+        model=model_state,
+        optimizer=optimizer_state,
+        scheduler=scheduler.state_dict(),
+        scaler=scaler.state_dict(),
+    )
 
 
 def mesh_of(run):

@@ -1,7 +1,7 @@
 //! The values of the native engine's settings that are worth trying.
 
-use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_without};
-use zprobe_model::spec::Shape;
+use crate::axes::{Axes, AxisChoice, choices, clipping, shapes_of};
+use zprobe_model::spec::{Engine, Shape};
 
 /// The pairs of a dtype of the model and a dtype of the accumulation.
 const DTYPES: [(&str, &str); 5] =
@@ -40,18 +40,18 @@ pub(super) fn axes() -> Axes {
             clipping(),
         ],
         partners: choices(&[counts[2], overlap, offload, no_scatter, sizes[0]]),
-        shapes: shapes_without(&[
-            Shape::TupleOutput,
-            Shape::DictOutput,
-            Shape::LateNoSync,
-            Shape::Experts,
-            Shape::DifferentStart,
-            Shape::LossBackward,
-            Shape::CoalescedReduction,
-            Shape::UnusedOnOddRanks,
-            Shape::UnusedOnEvenRanks,
-            Shape::ReversedOnOddRanks,
-        ]),
+        shapes: shapes_of(
+            Engine::Native,
+            &[
+                Shape::TupleOutput,
+                Shape::DictOutput,
+                Shape::DifferentStart,
+                Shape::UnusedOnOddRanks,
+                Shape::UnusedOnEvenRanks,
+                Shape::ReversedOnOddRanks,
+                Shape::WarmUp,
+            ],
+        ),
     }
 }
 

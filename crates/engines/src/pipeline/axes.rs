@@ -1,7 +1,7 @@
 //! The values of the pipelining engine's settings that are worth trying.
 
-use crate::axes::{Axes, choices};
-use zprobe_model::spec::{PIPELINE_SHAPES, Schedule, Shape};
+use crate::axes::{Axes, choices, shapes_of};
+use zprobe_model::spec::{Engine, PIPELINE_SHAPES, Schedule, Shape};
 
 pub(super) fn axes() -> Axes {
     let schedules = Schedule::ALL.iter().map(|schedule| format!("--schedule {schedule}"));
@@ -31,6 +31,6 @@ pub(super) fn axes() -> Axes {
             choices(&[("2 parameter groups", "--parameter-groups 2")]),
         ],
         partners: choices(&[ranks, ddp, fsdp2, microbatches, by_loss]),
-        shapes: crate::axes::shapes_without(&others),
+        shapes: shapes_of(Engine::Pipeline, &others),
     }
 }

@@ -95,6 +95,7 @@ def train(run):
     options = dict(loss_fn=loss, scale_grads=settings["scale_grads"])
     schedule = kind(stages[0] if is_single else stages, run.accumulation_steps, **options)
     optimizer = run.optimizer(run.trainable())
+    scheduler = run.scheduler(optimizer)
     facts = dict(stages=", ".join(str(number) for number in modules))
     run.watch(BaseEyes, [model], optimizer, wrapper=type(schedule).__name__, **facts)
 
@@ -107,6 +108,7 @@ def train(run):
         with run.update():
             optimizer.step()
             optimizer.zero_grad()
+        scheduler.step()
 
 
 def hand_out(data, modules):

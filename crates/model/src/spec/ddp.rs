@@ -248,6 +248,11 @@ fn check_overlapped(spec: &RunSpec, ddp: DdpOptions) -> Vec<Invalid> {
             "the optimizer steps before the norm of all gradients is known; leave out --gradient-clipping",
         ),
         (
+            spec.has_shape(Shape::WarmUp),
+            "--shape warm-up",
+            "a scheduler needs a torch optimizer; leave out --overlapped-optimizer",
+        ),
+        (
             spec.parameter_groups == Some(2),
             "--parameter-groups 2",
             "the optimizer has a single set of options for all parameters; leave out --parameter-groups",

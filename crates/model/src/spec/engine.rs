@@ -262,6 +262,9 @@ static NATIVE: Traits = Traits {
             "the native engine needs a plain loss, not a tuple or a dict; choose another engine with --engine",
         ),
         Shape::DifferentStart => Some(NOTHING_BROADCAST),
+        Shape::WarmUp => {
+            Some("the native engine has no scheduler; choose another engine with --engine")
+        }
         Shape::UnusedOnOddRanks | Shape::UnusedOnEvenRanks | Shape::ReversedOnOddRanks => Some(
             "the native ranks fill their buckets in the order of their gradients, so they would reduce different \
              buckets; choose another engine with --engine",
@@ -307,13 +310,7 @@ static DEEPSPEED: Traits = Traits {
             "DeepSpeed's optimizers of stage 0 need DeepSpeed's own backward; use --stage 1, 2 or 3, or --dtype fp32",
         ),
         Shape::CoalescedReduction
-            if spec.stage == 0
-                || Dataflow::of_deepspeed(
-                    spec.stage,
-                    spec.dtype,
-                    spec.grad_accum_dtype,
-                    Some(spec.offload),
-                ) == Dataflow::Accumulator =>
+            if spec.stage == 0 || spec.dataflow_of_deepspeed() == Dataflow::Accumulator =>
         {
             Some(
                 "DeepSpeed's coalesce_grad_reduction refuses the optimizer of these settings; use --stage 2 or 3, \

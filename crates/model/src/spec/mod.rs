@@ -166,6 +166,18 @@ impl RunSpec {
         self.scales_loss() || matches!(self.stage, 1 | 2) && checks_bf16() == Some(true)
     }
 
+    /// The learning rate of SGD in a step, whose update is the gradient times this rate; `None` for other optimizers.
+    pub fn readable_lr(&self, step: usize) -> Option<f64> {
+        let warms_up = step == 0 && self.has_shape(Shape::WarmUp);
+        self.optimizer.readable_lr().map(|lr| if warms_up { lr / 2.0 } else { lr })
+    }
+
+    /// The number of units of the coded model's starting values in the highest learning rate. The unit is the lowest
+    /// learning rate.
+    pub fn units_of_lr(&self) -> usize {
+        if self.has_shape(Shape::WarmUp) { 2 } else { 1 }
+    }
+
     /// The dataflow that DeepSpeed chooses for the settings of the run.
     fn dataflow_of_deepspeed(&self) -> Dataflow {
         Dataflow::of_deepspeed(self.stage, self.dtype, self.grad_accum_dtype, Some(self.offload))

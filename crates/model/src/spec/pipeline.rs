@@ -99,7 +99,7 @@ impl PipelineOptions {
 }
 
 /// The shapes that the stages of a pipeline support.
-pub const PIPELINE_SHAPES: [Shape; 9] = [
+pub const PIPELINE_SHAPES: [Shape; 10] = [
     Shape::UnusedFirst,
     Shape::UnusedLast,
     Shape::UnusedAlways,
@@ -109,6 +109,7 @@ pub const PIPELINE_SHAPES: [Shape; 9] = [
     Shape::Twins,
     Shape::ThreeBlocks,
     Shape::Tied,
+    Shape::WarmUp,
 ];
 
 /// The reason why a pipeline run does not support an unusual model or loop (a *shape*); `None` if it does.

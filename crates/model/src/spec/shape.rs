@@ -64,6 +64,8 @@ named_enum! {
         LossBackward = "loss-backward",
         /// All gradients of a step are reduced at its end, in DeepSpeed's context `coalesce_grad_reduction`.
         CoalescedReduction = "coalesced-reduction",
+        /// The learning rate of the first step is half as high; torch's scheduler `ConstantLR` sets it.
+        WarmUp = "warm-up",
     }
 }
 
@@ -223,6 +225,9 @@ impl Shape {
                 Engine::DeepSpeed,
                 "only DeepSpeed has coalesce_grad_reduction; use --engine deepspeed",
             ),
+            Shape::WarmUp => {
+                ShapeFacts::new("a scheduler halves the learning rate of the first step", None)
+            }
         }
     }
 
@@ -281,6 +286,9 @@ impl Shape {
             ),
             (Shape::UnusedAlways, Shape::InfinityOnOneRank) => {
                 Some("a parameter that is never used has no gradient that could be infinite")
+            }
+            (Shape::InfinityOnOneRank, Shape::WarmUp) => {
+                Some("a scheduler may stand still in a step that is skipped")
             }
             (Shape::TupleOutput, Shape::DictOutput) => {
                 Some("forward returns either a tuple or a dict")

@@ -52,7 +52,8 @@ pub(super) const fn has(shape: Shape) -> bool {
         | Shape::LateNoSync
         | Shape::Experts
         | Shape::DifferentStart
-        | Shape::CoalescedReduction => false,
+        | Shape::CoalescedReduction
+        | Shape::WarmUp => false,
     }
 }
 

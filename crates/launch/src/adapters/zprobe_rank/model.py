@@ -124,7 +124,7 @@ class CodedProbe:
         self.code, self.code_steps = codes.of_run(spec), codes.code_steps(spec)
         self.code_length = self.code.length
         self.signs = {}
-        unit = readable_lr(spec["optimizer"]) or 1.0
+        unit = (readable_lr(spec["optimizer"]) or 1.0) * first_share_of_lr(spec)
 
         def values(param):
             return (self.code.initial(elements(param)) * unit).to(dtype)
@@ -302,6 +302,11 @@ def elements(param):
 def readable_lr(optimizer):
     """The learning rate of SGD, which is the unit of the coded model's starting values; `None` for other optimizers."""
     return optimizer["lr"] if optimizer["type"] == "sgd" else None
+
+
+def first_share_of_lr(spec):
+    """The share of the learning rate that the first step has."""
+    return 0.5 if "warm-up" in spec["shapes"] else 1.0
 
 
 def mean_square(output, targets):

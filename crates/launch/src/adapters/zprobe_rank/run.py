@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.optim.lr_scheduler import ConstantLR
 
 from zprobe_rank import collectives, model
 from zprobe_rank.channel import DTYPES
@@ -103,6 +104,11 @@ class Run:
     def optimizer(self, parameters):
         """torch's own optimizer with the settings of the run, for the given parameters or parameter groups."""
         return self.optimizer_class(self.groups(parameters), **self.optimizer_settings)
+
+    def scheduler(self, optimizer):
+        """torch's scheduler that lowers the learning rate of the first step with the shape `warm-up`, and leaves it as
+        it is without the shape."""
+        return ConstantLR(optimizer, model.first_share_of_lr(self.spec), total_iters=1)
 
     def scaler(self):
         """torch's `GradScaler` with the run's loss scale. Without a dynamic loss scale, the scaler changes nothing."""
