@@ -9,7 +9,7 @@ use super::{MicrobatchTerm, StepTerm};
 use crate::bounds;
 use crate::case::Case;
 use zprobe_model::spec::Dtype;
-use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, TermOf};
+use zprobe_model::trace::{ConstantKind, LossConstant, LossTerm, LossWeighed, TermOf};
 
 /// The largest ratio of all places to places with a weight for which the other places are taken for padding. An
 /// object detector has a larger ratio, because most of its anchors are background.
@@ -130,10 +130,29 @@ pub(super) fn averages_again(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -
 
 /// True if a term that only some microbatches or ranks have is divided by the number of all of them.
 pub(super) fn in_some(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> bool {
+    let share = share(case, term);
+    share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM && !alternates(case, term)
+}
+
+/// The share of the microbatches of all ranks that have a term.
+pub(super) fn share(case: &Case<'_>, term: &StepTerm<'_>) -> f64 {
     let ranks: BTreeSet<usize> = term.rows.iter().map(|row| row.rank).collect();
     let world = case.observed.spec.world_size;
-    let share = term.taken as f64 / term.of_turn as f64 * ranks.len() as f64 / world as f64;
-    share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM
+    term.taken as f64 / term.of_turn as f64 * ranks.len() as f64 / world as f64
+}
+
+/// True if the microbatches without a term have a loss of other terms in its place, such as the loss of another task:
+/// no term is in the loss of both kinds of microbatches.
+pub(super) fn alternates(case: &Case<'_>, term: &StepTerm<'_>) -> bool {
+    let key = |it: &LossTerm| (it.of, it.name.clone());
+    let with = |it: &LossWeighed| term.rows.iter().any(|row| std::ptr::eq(row.loss, it));
+    let terms: Vec<_> = term.rows.iter().flat_map(|row| &row.loss.terms).map(key).collect();
+    let losses = case.observed.script.losses.iter().filter(|((step, _), _)| *step == term.step);
+    let mut without = losses.flat_map(|(_, of)| of).filter(|it| !with(it)).peekable();
+    without.peek().is_some()
+        && without.all(|it| {
+            !it.terms.is_empty() && it.terms.iter().all(|other| !terms.contains(&key(other)))
+        })
 }
 
 /// Returns the number that divides a term, if it differs from the number of the term's microbatches; otherwise

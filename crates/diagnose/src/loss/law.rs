@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{MicrobatchTerm, StepTerm};
 use crate::bounds;
 use zprobe_model::spec::{Dtype, RunSpec, Weighting};
-use zprobe_model::trace::{ConstantKind, TermOf};
+use zprobe_model::trace::{ConstantKind, LossTerm, TermOf};
 use zprobe_report::words::{abridged, counted, weight_text};
 
 /// The law that the weights of the elements of a step follow.
@@ -120,6 +120,8 @@ pub fn read(spec: &RunSpec, term: &StepTerm<'_>) -> Option<ElementWeights> {
         && is_of_ranks(rows, slack)
     {
         Law::Rank
+    } else if is_mixed(rows, slack) {
+        Law::Own
     } else if let Some((odd, times)) = odd(rows, even, slack) {
         Law::But(odd, times)
     } else if !even || rows.iter().any(|row| row.term.weighted) || has_own_weights(rows) {
@@ -128,6 +130,21 @@ pub fn read(spec: &RunSpec, term: &StepTerm<'_>) -> Option<ElementWeights> {
         graded(rows, slack).map_or(Law::None, Law::Graded)
     };
     Some(ElementWeights { law, by_samples, is_any, least, most })
+}
+
+/// True if the script mixes several losses of one kind, as mixup does: in each microbatch, their weights add up to the
+/// same weight.
+fn is_mixed(rows: &[MicrobatchTerm<'_>], slack: f64) -> bool {
+    let kind = |it: &LossTerm| (it.of, it.name.clone(), it.elements);
+    let alike_terms = |row: &MicrobatchTerm<'_>| {
+        let of = kind(row.term);
+        let totals = row.loss.terms.iter().filter(|it| kind(it) == of).map(|it| it.total);
+        totals.collect::<Vec<f64>>()
+    };
+    let sum = |row: &MicrobatchTerm<'_>| alike_terms(row).into_iter().sum::<f64>();
+    rows.iter().all(|row| alike_terms(row).len() > 1)
+        && (alike(rows.iter().map(sum), slack)
+            || alike(rows.iter().map(|row| sum(row) / row.elements as f64), slack))
 }
 
 /// The largest difference of two equal weights, as a share of one of them.

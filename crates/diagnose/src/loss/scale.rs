@@ -8,7 +8,9 @@ use super::constants::{
     certain, count, has_factor, is_data, is_in_constants, lacks, loss_scale, own_constants,
     products,
 };
-use super::counts::{averages_again, in_some, lacks_mask, other_count, other_elements};
+use super::counts::{
+    alternates, averages_again, in_some, lacks_mask, other_count, other_elements, share,
+};
 use super::slip::TermSlip;
 use super::{MicrobatchTerm, StepTerm, contract};
 use crate::bounds;
@@ -101,8 +103,8 @@ pub fn judge(case: &Case<'_>, term: &StepTerm<'_>) -> SumVerdict {
     if is_short(case, term, total) {
         return SumVerdict::Partial(term.taken, term.full);
     }
-    if let Some(slip) = beside_others(case, term, value, &slips) {
-        return off((value, slip));
+    if let Some(found) = beside_others(case, term, value, &slips) {
+        return off(found);
     }
     if is_mean(case, term, total, &products) {
         return SumVerdict::Mean;
@@ -158,7 +160,10 @@ fn is_short(case: &Case<'_>, term: &StepTerm<'_>, total: f64) -> bool {
 
 /// True if a sum is that of a mean, after division by some of the script's own constants.
 fn is_mean(case: &Case<'_>, term: &StepTerm<'_>, total: f64, products: &[f64]) -> bool {
-    let right = right(term);
+    let mut right = right(term);
+    if alternates(case, term) {
+        right.push(share(case, term));
+    }
     let is_right = |value: f64| right.iter().any(|it| is(case, value, *it));
     let is_mean = |total: f64| products.iter().any(|own| is_right(total / own));
     let of_all_lines = term.of_all_lines.zip(term.factor).map(|(sum, factor)| (sum * factor).abs());
@@ -166,16 +171,32 @@ fn is_mean(case: &Case<'_>, term: &StepTerm<'_>, total: f64, products: &[f64]) -
 }
 
 /// Returns the mistake about a term that shows in comparison with other terms, ranks and microbatches: they have an
-/// operation that this term lacks.
+/// operation that this term lacks. With the mistake, returns the multiple of the right sum to which it leads: the sum of
+/// a mean, or that of a sum over the elements.
 fn beside_others(
     case: &Case<'_>,
     term: &StepTerm<'_>,
     value: f64,
     slips: &[(TermSlip, f64)],
-) -> Option<TermSlip> {
-    let mut slips = slips.iter().filter(|(_, wanted)| is(case, value, *wanted));
-    let lacking = || slips.find(|(slip, _)| lacks(case, term, *slip)).map(|(slip, _)| *slip);
-    in_some(case, term, value).then_some(TermSlip::InSome).or_else(lacking)
+) -> Option<(f64, TermSlip)> {
+    [1.0, elements_of_sum(term)].into_iter().find_map(|right| {
+        let value = value / right;
+        let mut slips = slips.iter().filter(|(_, wanted)| is(case, value, *wanted));
+        let lacking = || slips.find(|(slip, _)| lacks(case, term, *slip)).map(|(slip, _)| *slip);
+        let slip = in_some(case, term, value).then_some(TermSlip::InSome).or_else(lacking)?;
+        Some((value, slip))
+    })
+}
+
+/// The number of elements of a term that is their sum; 1 for other terms.
+fn elements_of_sum(term: &StepTerm<'_>) -> f64 {
+    let elements = |row: &MicrobatchTerm<'_>| row.term.shape.iter().product::<usize>();
+    match term.rows.first() {
+        Some(row) if term.of() == TermOf::Elements && row.term.kind == "sum" => {
+            (elements(row) * row.term.terms) as f64
+        }
+        _ => 1.0,
+    }
 }
 
 /// Returns the mistake that explains the sum of a term without regard to other terms, with the multiple of a mean's
@@ -314,6 +335,7 @@ fn right(term: &StepTerm<'_>) -> Vec<f64> {
             Some(*product)
         });
         right.extend(sizes);
+        right.push(elements_of_sum(term));
     }
     right
 }

@@ -93,12 +93,19 @@ fn counters(rule: &Rule, step: usize, of_ranks: &[&(usize, &OptimizerStepped)]) 
 
 /// Reports a setting that a trainer's configuration requests and the optimizer does not have.
 fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
-    let steps = case.observed.updates.stepped.values().flatten();
-    steps.into_iter().find_map(|it| {
+    let steps = || case.observed.updates.stepped.values().flatten();
+    // A learning rate that a scheduler sets, or that changes from step to step, is no setting.
+    let is_scheduled = |it: &OptimizerStepped| {
+        let rates = |it: &OptimizerStepped| -> Vec<Option<Vec<f64>>> {
+            it.groups.iter().map(|group| group.get("lr").cloned()).collect()
+        };
+        let mut same = steps().filter(|other| other.optimizer == it.optimizer);
+        it.groups.iter().any(|group| group.contains_key("initial_lr"))
+            || same.any(|other| rates(other) != rates(it))
+    };
+    steps().find_map(|it| {
         let (name, asked) = it.asked.iter().find(|(name, asked)| {
-            // A value that a schedule changes from step to step is no setting.
-            let is_set =
-                *name != "lr" || it.groups.iter().all(|group| !group.contains_key("initial_lr"));
+            let is_set = *name != "lr" || !is_scheduled(it);
             is_set
                 && it.groups.iter().all(|group| group.get(*name).is_some_and(|have| have != *asked))
         })?;

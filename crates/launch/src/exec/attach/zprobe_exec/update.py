@@ -176,7 +176,11 @@ def _asked(optimizer):
     """The settings that the script asked of a trainer, if the trainer made this optimizer; else empty."""
     for it in objects.named("DeepSpeedEngine"):
         if getattr(it, "client_optimizer", True) is None and getattr(it, "basic_optimizer", None) is optimizer:
-            return _settings(it.optimizer_params() or {})
+            asked = _settings(it.optimizer_params() or {})
+            if getattr(it, "lr_scheduler", None) is not None:
+                # The schedulers of DeepSpeed do not write `initial_lr` into the groups.
+                asked.pop("lr", None)
+            return asked
     trainers = sys.modules.get("transformers.trainer")
     for it in objects.of(trainers.Trainer) if trainers is not None else []:
         if "adamw" in str(it.args.optim).lower():
