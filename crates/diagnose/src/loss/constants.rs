@@ -104,7 +104,7 @@ pub fn loss_scale(term: &StepTerm<'_>) -> Option<f64> {
 
 /// True if the mistake is an operation that this term lacks: other terms of the same loss are multiplied or divided by
 /// that number in the script, and this term is not.
-pub(super) fn lacks(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
+pub fn lacks(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let (ranks, steps) = (case.observed.replicas() as f64, term.taken as f64);
     let (number, divides) = match slip {
         TermSlip::DividedByRanks | TermSlip::DividedByOneOfBoth => (ranks, false),

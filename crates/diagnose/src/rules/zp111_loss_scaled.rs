@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::bounds;
 use crate::case::Case;
 use crate::deviation::{Deviation, Pattern};
+use crate::loss::constants::lacks;
 use crate::loss::contract;
 use crate::loss::counts::other_elements;
 use crate::loss::law::{self, Law};
@@ -97,7 +98,9 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
         }) {
             found.windows.push((terms[0].clone(), taken, of));
         } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
-            let slip = common(&sums).filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip));
+            let is_of_one_term = |slip: TermSlip| terms.iter().any(|term| lacks(case, term, slip));
+            let slip = common(&sums)
+                .filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip) && !is_of_one_term(*slip));
             slips.push(slip.map(|(value, slip)| (step, value, slip)));
         }
     }

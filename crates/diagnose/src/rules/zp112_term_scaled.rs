@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::zp111_loss_scaled::{own_factor, remedy};
 use crate::case::Case;
+use crate::loss::constants::lacks;
 use crate::loss::contract;
 use crate::loss::scale::{SumVerdict, judge_all};
 use crate::loss::slip::TermSlip;
@@ -55,9 +56,11 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let found = of_term.iter().filter_map(|(number, sums)| {
         let (value, slip) = slip(sums)?;
         let others = of_term.iter().filter(|(other, _)| *other != number);
+        let term = terms.iter().find(|term| term.number == *number)?;
         let is_alone = others.clone().any(|(_, sums)| is_other(sums, slip));
-        let term = terms.iter().find(|term| term.number == *number).filter(|_| is_alone)?;
-        Some(sighting(case, rule, terms, term, value, slip))
+        let are_right = others.clone().all(|(_, sums)| sums.iter().all(SumVerdict::is_right));
+        (is_alone || lacks(case, term, slip))
+            .then(|| sighting(case, rule, terms, (term, are_right), value, slip))
     });
     found.collect()
 }
@@ -66,16 +69,17 @@ fn sighting(
     case: &Case<'_>,
     rule: &Rule,
     terms: &[StepTerm<'_>],
-    term: &StepTerm<'_>,
+    (term, others_are_right): (&StepTerm<'_>, bool),
     value: f64,
     slip: TermSlip,
 ) -> Sighting {
     let message = format!(
-        "the term {}{} of the loss has {} times the weight of a mean: {}; the other terms are right",
+        "the term {}{} of the loss has {} times the weight of a mean: {}{}",
         term.name(),
         term.place().map_or_else(String::new, |place| format!(" ({place})")),
         multiple_text(value),
         slip.describe(term.taken, case.observed.replicas()),
+        if others_are_right { "; the other terms are right" } else { "" },
     );
     let mut finding = rule.finding(message);
     finding.evidence.extend(contract::describe(case, terms));

@@ -45,7 +45,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP106",
         "leftover-gradient",
         include_str!("../../../../docs/rules/ZP106.md"),
-        &RuleCode::all(["ZP110", "ZP402", "ZP701"]),
+        &RuleCode::all(["ZP110", "ZP402", "ZP606", "ZP701"]),
     ),
     of(
         "ZP107",

@@ -11,7 +11,7 @@ pub(super) const RULE: Rule = Rule {
     name: "dead-hooks",
     crash: false,
     is_handed_on: false,
-    explained_by: &[],
+    explained_by: &RuleCode::all(["ZP401"]),
     doc: include_str!("../../../../docs/rules/ZP201.md"),
     check,
 };
