@@ -52,6 +52,12 @@ pub fn unlike(observed: &Observed<'_>, after: Option<usize>) -> Vec<usize> {
 /// average them.
 pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<String> {
     observed.spec.script()?;
+    if let Some(rank) = observed.model.other_rank() {
+        return Some(format!(
+            "gradients: rank {rank} has other parameters than the ranks before it, as the stages of a pipeline have; \
+             zprobe does not know which parameters and gradients the ranks should share"
+        ));
+    }
     if deviations.is_empty() {
         return None;
     }

@@ -10,6 +10,8 @@ use zprobe_model::trace::{Event, LayoutName, ParamInfo};
 pub struct ModelLayout<'a> {
     /// The model's parameters, in flat order; empty if no rank described the model.
     pub params: &'a [ParamInfo],
+    /// The parameters as each rank described them last. Indices in the rank's layouts refer to its own list.
+    by_rank: BTreeMap<usize, &'a [ParamInfo]>,
     /// The layouts of buffers, by (rank, name).
     pub layouts: BTreeMap<(usize, LayoutName), &'a [Segment]>,
     /// The sampled segments of buffers that were not recorded in full, by (rank, name).
@@ -20,13 +22,27 @@ impl<'a> ModelLayout<'a> {
     /// Stores an event of a rank, if the event describes the model or a layout.
     pub(super) fn see(&mut self, rank: usize, event: &'a Event) {
         match event {
-            Event::Model { params } => self.params = params,
+            Event::Model { params } => {
+                self.params = params;
+                self.by_rank.insert(rank, params);
+            }
             Event::Layout { layout, segments, sampled } => {
                 let layouts = if *sampled { &mut self.samples } else { &mut self.layouts };
                 layouts.insert((rank, *layout), segments);
             }
             _ => {}
         }
+    }
+
+    /// Returns the first rank that described other parameters than the ranks before it; `None` if all ranks agree.
+    pub fn other_rank(&self) -> Option<usize> {
+        let described = |it: &'a ParamInfo| (&it.name, &it.shape);
+        let mut ranks = self.by_rank.iter();
+        let (_, first) = ranks.next()?;
+        let is_other = |(_, params): &(&usize, &&'a [ParamInfo])| {
+            !params.iter().map(described).eq(first.iter().map(described))
+        };
+        ranks.find(is_other).map(|(rank, _)| *rank)
     }
 
     /// Returns the segments that a rank recorded of its buffers with a layout; `None` if the rank never described

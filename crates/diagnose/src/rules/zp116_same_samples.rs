@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::case::Case;
+use crate::replicas::unlike;
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use zprobe_model::spec::{Scale, Weighting};
@@ -31,7 +32,9 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Some(script) = spec.script() else { return Vec::new() };
     let demands_nothing = script.weighting == Weighting::Any && script.scale == Scale::Any;
     // Ranks that split a model among them get the same samples on purpose.
-    let splits = case.observed.replicas() != spec.world_size;
+    let splits = case.observed.replicas() != spec.world_size
+        || case.observed.model.other_rank().is_some()
+        || !unlike(&case.observed, None).is_empty();
     if demands_nothing || splits {
         return Vec::new();
     }
