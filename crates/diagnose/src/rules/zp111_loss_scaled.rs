@@ -14,6 +14,7 @@ use crate::loss::slip::TermSlip;
 use crate::loss::{StepTerm, by_step, main};
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
+use zprobe_model::trace::{ConstantKind, LossConstant, LossWeighed};
 use zprobe_report::words::{abridged, multiple_text};
 use zprobe_report::{Finding, RuleCode};
 
@@ -30,7 +31,35 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     let Slips { windows, whole } = slips_of(case);
     let windows = windows.iter().map(|(term, taken, of)| partial(rule, term, *taken, *of));
-    windows.chain(whole.map(|whole| of_whole(case, rule, &whole))).collect()
+    let whole = whole.map(|whole| of_whole(case, rule, &whole));
+    windows.chain(whole).chain(long_window(case, rule)).collect()
+}
+
+/// Reports a window with more microbatches than its loss is divided by, such as one with the microbatches that were left
+/// over at the end of an epoch. Only its first microbatches have codes.
+fn long_window(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let of = case.observed.spec.script().map(|_| case.observed.spec.gradient_accumulation_steps)?;
+    let is_it = |it: &LossConstant| {
+        let is_count = it.kind == ConstantKind::Int && it.by.is_none();
+        it.divides && is_count && it.factor == of as f64
+    };
+    let is_divided = |loss: &LossWeighed| {
+        !loss.terms.is_empty() && loss.terms.iter().all(|it| it.constants.iter().any(is_it))
+    };
+    let mut long = case.observed.script.ended.iter().filter(|(_, taken)| of > 1 && **taken > of);
+    let ((step, _), taken, losses) = long.find_map(|(at, taken)| {
+        let losses = case.observed.script.losses.get(at).filter(|it| !it.is_empty())?;
+        losses.iter().all(|loss| is_divided(loss)).then_some((at, taken, losses))
+    })?;
+    let message = format!(
+        "the window of step {step} has {taken} microbatches, but its loss is divided by {of}: the window has {} times \
+         the weight of the others",
+        multiple_text(*taken as f64 / of as f64),
+    );
+    let mut finding = Finding { step: Some(*step), ..rule.finding(message) };
+    let lines: BTreeSet<&String> = losses.iter().filter_map(|loss| loss.at.as_ref()).collect();
+    finding.evidence.extend(lines.into_iter().map(|at| format!("backward at {at}")));
+    Some(Sighting::one_of(finding, Scope::step(*step)))
 }
 
 /// True if the deviation is no error: these parameters have another factor, which cancels the wrong scale of the loss.
