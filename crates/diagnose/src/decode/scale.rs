@@ -149,7 +149,13 @@ fn common_factor(replicas: usize, weights: &[GradientWeight]) -> Option<Factor> 
         weights.iter().filter(|it| of(it.value)).map(|it| it.rank).collect()
     };
     let lacks_ranks = ranks(&is_there) != ranks(&|_| true);
-    Some(if lacks_ranks && is_multiple { Factor::assumed(replicas) } else { common })
+    // The gradients of some microbatches may be averaged, while a rank has only its own ones of the others.
+    let is_common = |value: f64| is_same(value.abs(), common.value);
+    let is_known = |value: f64| is_common(value) || is_same(value, average);
+    let is_of_own = ranks(&is_common) != ranks(&|_| true)
+        && weights.iter().all(|it| is_known(it.value) || !is_there(it.value));
+    let is_assumed = is_multiple && (lacks_ranks || is_of_own);
+    Some(if is_assumed { Factor::assumed(replicas) } else { common })
 }
 
 /// The number of times that a sum of codes may be rounded on its way.
