@@ -26,8 +26,8 @@ class CodedTest(unittest.TestCase):
         column = (step * RANKS + rank) * MICROBATCHES + microbatch
         return self.code.values(column, range(FIRST, FIRST + SIZE))
 
-    def is_reduced(self, held):
-        """The remark of rank 1 about the gradients `held` after the first backward of step 1."""
+    def is_reduced(self, held, microbatches=2):
+        """The remark of rank 1 about the gradients `held` after the first of the backwards of step 1."""
         piece = dict(param=0, offset=FIRST, len=SIZE)
         mode, remarks = object.__new__(Coded), types.SimpleNamespace(reduced_early=None)
         fragment = types.SimpleNamespace(backward=held, pieces=[piece])
@@ -36,7 +36,9 @@ class CodedTest(unittest.TestCase):
             held=types.SimpleNamespace(all=[fragment]),
         )  # fmt: skip
         mode.columns, mode.source = MICROBATCHES, Source(self.code, {"weight": 0}, 1.0)
-        mode.see_gradients()
+        mode.reduced_early = None
+        for mode.training.microbatch in range(1, microbatches + 1):
+            mode.see_gradients()
         return remarks.reduced_early
 
     def test_gradients_of_the_own_rank_are_not_reduced(self):
@@ -46,6 +48,10 @@ class CodedTest(unittest.TestCase):
         average = (self.row(1, 0, 0) + self.row(1, 1, 0)) / RANKS
         self.assertIs(self.is_reduced(average), True)
         self.assertIs(self.is_reduced(average.bfloat16()), True)
+
+    def test_the_only_microbatch_of_a_window_is_not_reduced_early(self):
+        average = (self.row(1, 0, 0) + self.row(1, 1, 0)) / RANKS
+        self.assertIsNone(self.is_reduced(average, microbatches=1))
 
     def test_gradients_of_an_earlier_step_beside_the_own_are_not_reduced_early(self):
         old = sum(self.row(0, rank, microbatch) for rank in range(RANKS) for microbatch in range(MICROBATCHES))

@@ -41,7 +41,10 @@ pub fn places(case: &Case<'_>) -> Option<String> {
 fn reduced_early(case: &Case<'_>) -> Option<String> {
     let early = case.observed.script.remarks.values().any(|it| it.reduced_early == Some(true));
     let times = case.observed.spec.gradient_accumulation_steps;
-    early.then(|| {
+    // With wrong weights, the first microbatch may be the only one that is reduced. A backward whose gradients are set
+    // aside, as by sharpness-aware minimisation, needs a reduction of its own.
+    let is_once_enough = case.deviations.is_empty() && case.observed.script.set_aside.is_empty();
+    (early && is_once_enough).then(|| {
         format!(
             "gradients are reduced over the ranks in each of the {times} microbatches of a step, but once per step \
              is enough (no_sync, set_requires_gradient_sync): the result is the same, at {times} times the \

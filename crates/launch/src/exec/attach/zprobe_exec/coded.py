@@ -50,6 +50,7 @@ class Coded:
         # `_without_first`, and the number of ranks that kept the old gradients. `None` if no old gradient is included.
         self.kept_as = None
         self.left = {}  # By parameter: the weight and largest element of left-over first-step gradients.
+        self.reduced_early = None  # The answer of `_is_reduced` in the present window, until its second microbatch.
         code = Code(training.world_size * RESERVED, self.seed)
         self.stamp = stamps.Stamp(code.length, training.world_size)
         self.source = Source(code, starts_of(training.params.values()), training.settings["unit"], self.stamp)
@@ -141,11 +142,14 @@ class Coded:
     def see_gradients(self):
         """Looks at the gradients after a backward; called only if optimizers do not take turns."""
         if self.training.microbatch == 1 < self.columns and self.training.world_size > 1:
-            self._see_reduction()
+            self.reduced_early = self._is_reduced()
+        elif self.training.microbatch == 2 and self.reduced_early is not None:
+            # The first microbatch was not the only one of its window.
+            self.training.remarks.reduced_early, self.reduced_early = self.reduced_early, None
 
-    def _see_reduction(self):
-        """Remarks whether gradients are reduced over the ranks already after the first of several microbatches: whether
-        the gradients consist of the codes that all ranks have for this microbatch, and of nothing else."""
+    def _is_reduced(self):
+        """True if gradients are reduced over the ranks after the first microbatch: the gradients consist of the codes
+        that all ranks have for this microbatch, and of nothing else. `None` without gradients."""
         code, starts = self.source.code, list(self.source.starts.values())
         own = self._column()
         columns = [own + (rank - self.training.rank) * self.columns for rank in range(self.training.world_size)]
@@ -165,8 +169,8 @@ class Coded:
                     rest = held - sum(factor * row for factor, row in zip(factors, rows))
                     others = sum(abs(factor) for factor in factors) - abs(factors[self.training.rank])
                     is_theirs = others > 0.01 * abs(factors[self.training.rank])
-                    self.training.remarks.reduced_early = bool(is_theirs and rest.norm() <= 0.01 * held.norm())
-                    return
+                    return bool(is_theirs and rest.norm() <= 0.01 * held.norm())
+        return None
 
     # Reading the address stamps of the first step.
 
