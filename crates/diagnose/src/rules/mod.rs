@@ -106,11 +106,18 @@ pub const RULES: &[Rule] = &{
     ]
 };
 
-/// Returns the sightings of all rules, ordered by code. If the ranks have different parameters, only crashes are
-/// examined: the other rules compare parameters by their index.
+/// The rules for findings about a script that compare no parameters of different ranks.
+const WITHOUT_PARAMETERS: [&str; 7] =
+    ["ZP110", "ZP111", "ZP112", "ZP113", "ZP115", "ZP606", "ZP608"];
+
+/// Returns the sightings of all rules, ordered by code. If the ranks of a script have different parameters, the rules
+/// that compare parameters by their index are left out.
 pub fn check_all(case: &Case<'_>) -> Vec<Sighting> {
-    let differ = case.observed.model.other_rank().is_some();
-    let rules = RULES.iter().filter(|rule| rule.crash || !differ);
+    let observed = &case.observed;
+    let differ = observed.spec.script().is_some() && observed.model.other_rank().is_some();
+    let is_possible =
+        |rule: &&Rule| !differ || rule.crash || WITHOUT_PARAMETERS.contains(&&*rule.code);
+    let rules = RULES.iter().filter(is_possible);
     rules.flat_map(|rule| (rule.check)(case, rule)).collect()
 }
 

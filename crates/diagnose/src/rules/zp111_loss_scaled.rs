@@ -14,7 +14,7 @@ use crate::loss::slip::TermSlip;
 use crate::loss::{StepTerm, by_step, main};
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
-use zprobe_model::trace::{ConstantKind, LossConstant, LossWeighed};
+use zprobe_model::trace::{ConstantKind, LossTerm, LossWeighed};
 use zprobe_report::words::{abridged, multiple_text};
 use zprobe_report::{Finding, RuleCode};
 
@@ -35,21 +35,34 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     windows.chain(whole).chain(long_window(case, rule)).collect()
 }
 
-/// Reports a window with more microbatches than its loss is divided by, such as one with the microbatches that were left
-/// over at the end of an epoch. Only its first microbatches have codes.
+/// Reports a window with more microbatches than its loss is divided by, such as a window with the microbatches that were
+/// left over at the end of an epoch. Only the first microbatches of the window have codes. In a script with several lines
+/// that call backward, the other backwards may be those of further losses, and not of further microbatches. The first
+/// step may have several windows, if an optimizer takes its first step late.
 fn long_window(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let script = &case.observed.script;
     let of = case.observed.spec.script().map(|_| case.observed.spec.gradient_accumulation_steps)?;
-    let is_it = |it: &LossConstant| {
-        let is_count = it.kind == ConstantKind::Int && it.by.is_none();
-        it.divides && is_count && it.factor == of as f64
+    let has_one_line = script.remarks.values().all(|it| it.backward_at.len() == 1);
+    let is_long = |(step, rank): (usize, usize), taken: usize| {
+        step > 0 && taken > of && script.ended.get(&(0, rank)) == Some(&of)
     };
-    let is_divided = |loss: &LossWeighed| {
-        !loss.terms.is_empty() && loss.terms.iter().all(|it| it.constants.iter().any(is_it))
+    let is_aside = |(step, rank): (usize, usize)| {
+        script.set_aside.keys().any(|(at, of, _)| (*at, *of) == (step, rank))
     };
-    let mut long = case.observed.script.ended.iter().filter(|(_, taken)| of > 1 && **taken > of);
+    let divides_by = |term: &LossTerm, number: usize| {
+        term.constants.iter().any(|it| {
+            let is_count =
+                it.kind == ConstantKind::Int && it.by.is_none() && (!it.written || number > 2);
+            it.divides && is_count && it.factor == number as f64
+        })
+    };
+    let mut long =
+        script.ended.iter().filter(|(at, taken)| is_long(**at, **taken) && !is_aside(**at));
     let ((step, _), taken, losses) = long.find_map(|(at, taken)| {
-        let losses = case.observed.script.losses.get(at).filter(|it| !it.is_empty())?;
-        losses.iter().all(|loss| is_divided(loss)).then_some((at, taken, losses))
+        let losses = script.losses.get(at).filter(|it| !it.is_empty())?;
+        let is_divided = |it: &LossTerm| divides_by(it, of) && !divides_by(it, *taken);
+        let is_it = |it: &LossWeighed| !it.terms.is_empty() && it.terms.iter().all(is_divided);
+        (of > 1 && has_one_line && losses.iter().all(|it| is_it(it))).then_some((at, taken, losses))
     })?;
     let message = format!(
         "the window of step {step} has {taken} microbatches, but its loss is divided by {of}: the window has {} times \
@@ -127,7 +140,12 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
         }) {
             found.windows.push((terms[0].clone(), taken, of));
         } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
-            let is_of_one_term = |slip: TermSlip| terms.iter().any(|term| lacks(case, term, slip));
+            let is_of_one_term = |slip: TermSlip| {
+                terms.iter().zip(&sums).any(|(term, sum)| {
+                    let is_off = matches!(sum, SumVerdict::Off(_, other) if *other == slip);
+                    is_off && lacks(case, term, slip)
+                })
+            };
             let slip = common(&sums)
                 .filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip) && !is_of_one_term(*slip));
             slips.push(slip.map(|(value, slip)| (step, value, slip)));

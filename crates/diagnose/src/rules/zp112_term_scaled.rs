@@ -1,6 +1,6 @@
 //! ZP112: the weights of one term of the loss do not sum to 1, the sum of a mean, while other terms are right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::zp111_loss_scaled::{own_factor, remedy};
 use crate::case::Case;
@@ -30,6 +30,7 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     }
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let steps = by_step(case);
+    let all: Vec<&Vec<StepTerm<'_>>> = steps.values().collect();
     let steps: Vec<&Vec<StepTerm<'_>>> =
         steps.iter().filter(|(step, _)| recorded.contains(step)).map(|(_, terms)| terms).collect();
     if let Some(sighting) = repeated(case, rule, &steps) {
@@ -57,12 +58,26 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         let (value, slip) = slip(sums)?;
         let others = of_term.iter().filter(|(other, _)| *other != number);
         let term = terms.iter().find(|term| term.number == *number)?;
+        // A condition on the data leaves out other microbatches in each step.
+        if slip == TermSlip::InSome && !is_in_the_same(term, &all) {
+            return None;
+        }
         let is_alone = others.clone().any(|(_, sums)| is_other(sums, slip));
         let are_right = others.clone().all(|(_, sums)| sums.iter().all(SumVerdict::is_right));
         (is_alone || lacks(case, term, slip))
             .then(|| sighting(case, rule, terms, (term, are_right), value, slip))
     });
     found.collect()
+}
+
+/// True if the same microbatches of the same ranks have a term in all of these steps.
+fn is_in_the_same(term: &StepTerm<'_>, steps: &[&Vec<StepTerm<'_>>]) -> bool {
+    let having = |term: &StepTerm<'_>| -> BTreeSet<(usize, usize)> {
+        term.rows.iter().map(|row| (row.rank, row.loss.microbatch)).collect()
+    };
+    let of_steps = steps.iter().flat_map(|terms| terms.iter());
+    let mut same = of_steps.filter(|it| (it.of(), it.name()) == (term.of(), term.name()));
+    same.all(|it| having(it) == having(term))
 }
 
 fn sighting(

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::options::Written;
 use super::{
     Dataflow, DdpOptions, DeepSpeedOptions, Dtype, Fsdp1Options, Fsdp2Options, NativeOptions,
-    PipelineOptions, RunSpec, Scale, ScriptOptions, Shape, SpecRequest, Weighting, named_enum,
-    pipeline,
+    Optimizer, PipelineOptions, RunSpec, Scale, ScriptOptions, Shape, SpecRequest, Weighting,
+    named_enum, pipeline,
 };
 
 named_enum! {
@@ -316,6 +316,12 @@ static DEEPSPEED: Traits = Traits {
                 "DeepSpeed's coalesce_grad_reduction refuses the optimizer of these settings; use --stage 2 or 3, \
                  or --stage 1 with --grad-accum-dtype bf16",
             )
+        }
+        Shape::WarmUp if spec.scales_loss() => Some(
+            "DeepSpeed's scheduler stands still in a step that overflows; use --dtype bf16 or fp32",
+        ),
+        Shape::WarmUp if spec.optimizer == Optimizer::Muon => {
+            Some("DeepSpeed makes Muon itself, without the scheduler; drop one of the two flags")
         }
         Shape::Experts if spec.stage == 3 => {
             Some("DeepSpeed does not support experts in stage 3; use --stage 0, 1 or 2")

@@ -64,7 +64,7 @@ named_enum! {
         LossBackward = "loss-backward",
         /// All gradients of a step are reduced at its end, in DeepSpeed's context `coalesce_grad_reduction`.
         CoalescedReduction = "coalesced-reduction",
-        /// The learning rate of the first step is half as high; torch's scheduler `ConstantLR` sets it.
+        /// The first step has half of the learning rate; torch's scheduler `ConstantLR` sets the rate.
         WarmUp = "warm-up",
     }
 }

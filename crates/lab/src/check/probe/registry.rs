@@ -162,6 +162,7 @@ probes! {
     "stage2-ga1",
     "stage2-infinity",
     "stage2-infinity-fp32",
+    "stage2-infinity-without-norm",
     "stage2-loss-backward",
     "stage2-loss-scale",
     "stage2-loss-scale-clipping",
