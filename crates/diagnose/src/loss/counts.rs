@@ -157,7 +157,9 @@ pub(super) fn alternates(case: &Case<'_>, term: &StepTerm<'_>) -> bool {
     let losses = case.observed.script.losses.iter().filter(|((step, _), _)| *step == term.step);
     let mut without = losses.flat_map(|(_, of)| of).filter(|it| !with(it)).peekable();
     let counts = |it: &LossTerm| -> Vec<u64> {
-        let counts = it.constants.iter().filter(|it| it.divides && it.kind == ConstantKind::Int);
+        let is_count =
+            |it: &&LossConstant| it.divides && it.kind == ConstantKind::Int && it.factor != 1.0;
+        let counts = it.constants.iter().filter(is_count);
         counts.map(|it| it.factor.to_bits()).collect()
     };
     let own = term.rows.first().map(|row| counts(row.term));
