@@ -23,6 +23,7 @@ SPEC = dict(
     parameter_groups=1,
     recording=dict(ranks=None, steps=None, microbatches=None, sampled=False),
     seed=0,
+    shapes=[],
     steps=1,
     world_size=1,
 )
