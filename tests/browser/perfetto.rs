@@ -91,9 +91,11 @@ fn perfetto_reads_every_trace_without_an_error_and_nests_its_slices() {
         let (answer, _) = answer.split_once(">>").expect("a whole answer");
         let lines: Vec<&str> = answer.split(';').collect();
         assert_eq!(lines[0], "no errors", "{name}");
-        let track = "rank 1/steps and microbatches";
-        for slice in [format!("{track}/0/step 0"), format!("{track}/1/forward m0")] {
-            assert!(lines.contains(&slice.as_str()), "{name}: {slice}: {lines:#?}");
+        for slice in ["0/step 0", "1/forward m0"] {
+            for rank in 0..2 {
+                let slice = format!("rank {rank}/steps and microbatches/{slice}");
+                assert!(lines.contains(&slice.as_str()), "{name}: {slice}: {lines:#?}");
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ mod repeated;
 mod sampled;
 mod scenarios;
 mod script_losses;
+mod script_ranks;
 mod simulated;
 
 use std::collections::BTreeSet;

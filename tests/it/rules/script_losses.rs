@@ -309,15 +309,3 @@ fn a_window_with_more_microbatches_than_its_loss_is_divided_by_is_found() {
     // A number that the line contains in digits is no number of microbatches.
     assert_eq!(codes(&with_last_window(3, true)), [""; 0]);
 }
-
-#[test]
-fn ranks_with_other_parameters_are_inconclusive() {
-    let mut trace = recorded("script-clean");
-    edit(&mut trace, 1, |event| {
-        if let Event::Model { params } = event {
-            params.remove(0);
-        }
-    });
-    let report = diagnose(&trace);
-    assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
-}

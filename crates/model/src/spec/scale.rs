@@ -98,4 +98,24 @@ mod tests {
         assert_eq!(spec(&[]).infinite_steps(), 1);
         assert_eq!(spec(&["fp16.hysteresis=3"]).infinite_steps(), 3);
     }
+
+    #[test]
+    fn an_overflow_in_bf16_is_skipped_if_deepspeed_is_asked_to_check() {
+        let skips = |stage, accumulation, asks: bool| {
+            let check: Member = "bf16.check_grad_overflow=true".parse().expect("KEY=VALUE");
+            let request = SpecRequest {
+                engine: Some(Engine::DeepSpeed),
+                stage: Some(stage),
+                dtype: Some(Dtype::Bf16),
+                grad_accum_dtype: Some(accumulation),
+                deepspeed_set: Vec::from_iter(asks.then_some(check)),
+                ..SpecRequest::default()
+            };
+            request.resolve().expect("a valid request").skips_overflows()
+        };
+        assert!(skips(1, Dtype::Bf16, true) && skips(2, Dtype::Fp32, true));
+        assert!(!skips(2, Dtype::Fp32, false));
+        // `BF16_Optimizer` and stage 3 do not have the check.
+        assert!(!skips(1, Dtype::Fp32, true) && !skips(3, Dtype::Bf16, true));
+    }
 }

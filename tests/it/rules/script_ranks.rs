@@ -1,0 +1,64 @@
+//! Scripts whose ranks hold other parameters or other values than each other, and optimizers with a changing rate.
+
+use zprobe_diagnose::diagnose;
+use zprobe_model::trace::{Event, Trace};
+use zprobe_report::{Report, Verdict};
+
+use super::scenarios::{edit, recorded};
+
+fn codes(report: &Report) -> Vec<&str> {
+    report.findings.iter().map(|finding| finding.code.as_str()).collect()
+}
+
+#[test]
+fn ranks_with_other_parameters_are_inconclusive() {
+    let mut trace = recorded("script-clean");
+    edit(&mut trace, 1, |event| {
+        if let Event::Model { params } = event {
+            params.remove(0);
+        }
+    });
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Inconclusive, vec![]));
+}
+
+#[test]
+fn ranks_that_begin_with_other_values_may_train_on_the_same_samples() {
+    let mut trace = recorded("script-same-samples");
+    assert_eq!(codes(&diagnose(&trace)), ["ZP116"]);
+    edit(&mut trace, 1, |event| {
+        if let Event::ParametersDigested { step: None, digests, .. } = event {
+            digests[0] = digests[0].map(|digest| digest + 1.0);
+        }
+    });
+    assert!(!codes(&diagnose(&trace)).contains(&"ZP116"));
+}
+
+/// A correct script's trace whose optimizers were to have the rate 1, and have these rates in the steps.
+fn with_rates(rates: [f64; 3]) -> Trace {
+    let mut trace = recorded("script-clean");
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::OptimizerStepped(stepped) = event {
+                stepped.asked.insert("lr".to_owned(), vec![1.0]);
+                for group in &mut stepped.groups {
+                    group.insert("lr".to_owned(), vec![rates[stepped.step]]);
+                    group.remove("initial_lr");
+                }
+            }
+        });
+    }
+    trace
+}
+
+#[test]
+fn a_rate_that_changes_from_step_to_step_is_no_wrong_setting() {
+    let report = diagnose(&with_rates([0.25; 3]));
+    assert_eq!(codes(&report), ["ZP608"]);
+    let message = &report.findings[0].message;
+    assert!(
+        message.ends_with("has lr 0.25, but 1 was requested in its configuration"),
+        "{message}"
+    );
+    assert_eq!(codes(&diagnose(&with_rates([0.0, 0.25, 0.5]))), [""; 0]);
+}
