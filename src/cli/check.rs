@@ -9,9 +9,12 @@ use zprobe_lab::check::probe::Probe;
 use zprobe_lab::check::select::{self, CaseSelection, Parsers};
 use zprobe_lab::check::{SuiteCheck, refuse_nothing};
 use zprobe_lab::console;
+use zprobe_lab::recorded::reported;
 use zprobe_lab::script::programs_of;
 use zprobe_model::spec::Engine;
 use zprobe_model::spec::settings::{ALL, About, Timeout};
+use zprobe_report::render::suite_html;
+use zprobe_report::suite::Case;
 use zprobe_report::{Exit, Form};
 
 use super::interpreter::Python;
@@ -77,6 +80,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_JSON")]
     export_json: Option<PathBuf>,
 
+    /// Also write the report as one HTML page to this file
+    #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_HTML")]
+    export_html: Option<PathBuf>,
+
     #[command(flatten)]
     exports: Exports,
 
@@ -126,8 +133,11 @@ impl Known {
 pub fn main(args: &CheckArgs) -> Result<Exit> {
     refuse_launcher("check")?;
     ensure!(args.jobs > 0, "--jobs 0: must be at least 1");
-    let files =
-        || [("--export-json", args.export_json.as_deref())].into_iter().chain(args.exports.files());
+    let own = [
+        ("--export-json", args.export_json.as_deref()),
+        ("--export-html", args.export_html.as_deref()),
+    ];
+    let files = || own.into_iter().chain(args.exports.files());
     refuse_unwritable(files())?;
     let accepted = args.baseline.accepted()?;
     let probes = select::probes(&args.probes, &settings)?;
@@ -164,6 +174,10 @@ pub fn main(args: &CheckArgs) -> Result<Exit> {
         write(path, &suite.to_json()?)?;
     }
     args.exports.write(&suite)?;
+    if let Some(path) = &args.export_html {
+        let report = |case: &Case| case.report_dir().map(reported).transpose();
+        write(path, &suite_html(&suite, report)?)?;
+    }
     refuse_nothing(&suite)?;
     let exit = suite.exit();
     if let (Exit::NothingRan, Some(why)) = (exit, suite.unchecked) {

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use zprobe_diagnose::{diagnose, rules};
 use zprobe_model::trace::{Event, Trace};
 use zprobe_report::Report;
-use zprobe_report::render::html;
+use zprobe_report::render::{html, suite_html};
+use zprobe_report::suite::Suite;
 
 use page::{Browser, Page, Scheme};
 
@@ -291,4 +292,25 @@ fn a_page_can_be_read_without_its_script() {
     let value: Value = page.eval(&format!("({CELL})('rank 0', 'm1')[0]"));
     assert_eq!(value, "2");
     assert_eq!(page.eval("getComputedStyle(document.querySelector('.tools')).display"), "none");
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_page_of_a_suite_is_legible_and_a_link_opens_the_details_of_its_probe() {
+    let browser = Browser::start();
+    let (report, _) = fixture("boundary-leak");
+    let doc = |code: &str| rules::find(code).map(|rule| rule.doc);
+    let command = "zprobe run --ga 4".to_owned();
+    let suite = Suite::of_run(&report, command, "zprobe.toml".to_owned(), doc);
+    let page = browser.open(&suite_html(&suite, |_| Ok(Some(report.clone()))).unwrap());
+    for (width, scheme) in [(WIDE, Scheme::Light), (NARROW, Scheme::Dark)] {
+        page.resize(width);
+        page.prefer(scheme);
+        page.assert_fits("suite");
+        page.assert_legible("suite");
+    }
+    assert_eq!(page.eval(&format!("({CELL})('rank 0', 'm1')[0]")), "2");
+    page.eval("document.querySelector('details.probe').open = false");
+    page.eval("document.querySelector('#probes tbody a').click()");
+    assert_eq!(page.eval("document.querySelector('#probe-0').open"), true);
 }

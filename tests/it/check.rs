@@ -32,10 +32,10 @@ const OLD_RELEASE: &str = r#"{"executable": "stand-in", "version": "3.12.0", "to
 
 /// A directory with a fake Python whose ranks behave by the number of microbatches. With 1 the ranks do not
 /// finish, with 3 they kill the pool, otherwise they report nothing that could be judged.
-struct Place(TempDir);
+pub struct Place(pub TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let ranks = root().join("fixtures/ranks/swept.py");
         let ranks = ranks.display();
@@ -70,18 +70,18 @@ impl Place {
         ));
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         let path = self.0.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
-    fn read(&self, name: &str) -> String {
+    pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.0.path().join(name)).unwrap()
     }
 
     /// Writes probes on DDP: two crash, one of which is expected to crash, and one reports nothing.
-    fn probes(&self) {
+    pub fn probes(&self) {
         for (name, ga, expect) in
             [("a-crash", 1, "clean"), ("b-silent", 2, "clean"), ("c-known", 1, "ZP901")]
         {
@@ -97,7 +97,7 @@ impl Place {
         self.write(&format!("{name}.toml"), &format!("description = 'Ours'\n\n[exec]\n{lines}"));
     }
 
-    fn zprobe(&self, args: &[&str]) -> Output {
+    pub fn zprobe(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
@@ -122,7 +122,7 @@ impl Place {
     }
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 

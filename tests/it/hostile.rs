@@ -16,7 +16,7 @@ use zprobe_lab::compare::render::render as compared;
 use zprobe_lab::compare::{Comparison, Side};
 use zprobe_model::trace::{Event, Record, Trace};
 use zprobe_model::visible;
-use zprobe_report::render::{html, render, render_suite, trace_events};
+use zprobe_report::render::{html, render, render_suite, suite_html, trace_events};
 use zprobe_report::suite::Suite;
 use zprobe_report::{Form, KnownBug, Minimised, Report, RuleCode};
 
@@ -242,6 +242,8 @@ fn forms(trace: &Trace, text: &str) -> BTreeMap<String, String> {
     suite.cases[0].probe = text.to_owned();
     suite.cases[0].file = Some(text.to_owned());
     suite.cases[0].description = text.to_owned();
+    let suite_page = suite_html(&suite, |_| Ok(Some(report.clone()))).unwrap();
+    forms.insert("suite html".to_owned(), suite_page);
     for format in Form::ALL {
         forms.insert(format!("suite {format}"), render_suite(&suite, *format).unwrap());
     }

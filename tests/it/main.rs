@@ -5,6 +5,7 @@ mod agents;
 mod attachment;
 mod bisect;
 mod check;
+mod check_page;
 mod clean;
 mod cli;
 mod compare;

@@ -7,6 +7,7 @@
 mod causes;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,7 @@ pub struct Case {
     /// The duration of the case, in seconds.
     pub seconds: f64,
     /// The directory in which the run is recorded; `None` if the recording was not kept.
-    pub run_dir: Option<std::path::PathBuf>,
+    pub run_dir: Option<PathBuf>,
 }
 
 named_enum! {
@@ -299,6 +300,12 @@ impl Case {
     /// True if the case was run.
     pub fn run_was_made(&self) -> bool {
         !matches!(self.status, Status::NotRun | Status::Skipped)
+    }
+
+    /// The directory with the recording and the report of a case that needs attention; `None` if there is no report,
+    /// because the case has a reason in place of findings.
+    pub fn report_dir(&self) -> Option<&Path> {
+        self.run_dir.as_deref().filter(|_| self.status.is_bad() && self.reason.is_none())
     }
 
     /// The reason why the case needs attention, in one line: `expected clean, got ZP101 boundary-leak`.

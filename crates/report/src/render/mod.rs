@@ -9,7 +9,7 @@ pub mod markdown;
 mod suite;
 mod trace_events;
 
-pub use self::html::html;
+pub use self::html::{html, suite_html};
 pub use self::machines::machines;
 pub use self::trace_events::trace_events;
 use super::document::Surroundings;

@@ -4,36 +4,50 @@ use std::collections::BTreeSet;
 
 use pulldown_cmark::{Event, Parser, Tag, TagEnd, html};
 
-use crate::Report;
+use crate::Finding;
 
 /// The documentation of one rule.
 pub(super) struct Explanation<'a> {
     pub code: &'a str,
-    pub name: &'a str,
+    pub name: String,
     /// The page of the rule as HTML, without its title.
     pub body: String,
 }
 
-/// The documentation of every rule that a finding or a consequence names, in the order of the codes.
-pub(super) fn of<'a>(
-    report: &'a Report,
-    explain: &dyn Fn(&str) -> Option<&'a str>,
-) -> Vec<Explanation<'a>> {
-    let codes: BTreeSet<&str> = report
-        .findings
-        .iter()
-        .flat_map(|finding| {
-            let under = finding.consequences.iter().map(|consequence| consequence.code.as_str());
-            [finding.code.as_str()].into_iter().chain(under)
-        })
-        .collect();
-    let explained = |code| {
-        let page = explain(code)?;
-        let title = page.lines().next().unwrap_or_default();
-        let name = title.rsplit_once(' ').map_or("", |(_, name)| name);
-        Some(Explanation { code, name, body: body(page) })
-    };
-    codes.into_iter().filter_map(explained).collect()
+/// The documentation of the rules with findings, in the order of the codes.
+pub(super) struct Explanations<'a>(pub Vec<Explanation<'a>>);
+
+impl<'a> Explanations<'a> {
+    /// The documentation of every rule that a finding or a consequence names.
+    pub fn of<'b>(
+        findings: impl IntoIterator<Item = &'a Finding>,
+        explain: &dyn Fn(&str) -> Option<&'b str>,
+    ) -> Self {
+        let codes: BTreeSet<&'a str> = findings
+            .into_iter()
+            .flat_map(|finding| {
+                let under = finding.consequences.iter().map(|it| it.code.as_str());
+                [finding.code.as_str()].into_iter().chain(under)
+            })
+            .collect();
+        let explained = |code| {
+            let page = explain(code)?;
+            let title = page.lines().next().unwrap_or_default();
+            let name = title.rsplit_once(' ').map_or("", |(_, name)| name).to_owned();
+            Some(Explanation { code, name, body: body(page) })
+        };
+        Self(codes.into_iter().filter_map(explained).collect())
+    }
+
+    /// True if the documentation of the rule with this code is part of the page.
+    pub fn has(&self, code: &str) -> bool {
+        self.0.iter().any(|known| known.code == code)
+    }
+
+    /// True if no rule has documentation.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Converts Markdown to HTML, without its title. Raw HTML stays text. Only `https` links stay links, because the page

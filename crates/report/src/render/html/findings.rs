@@ -12,6 +12,14 @@ pub(super) struct Link {
     pub microbatch: Option<usize>,
 }
 
+impl Link {
+    /// A link to the matrix with this letter.
+    pub fn to_matrix(letter: &str, microbatch: Option<usize>) -> Self {
+        let (text, target) = (format!("weight matrix {letter}"), format!("matrix-{letter}"));
+        Self { text, target, microbatch }
+    }
+}
+
 /// The parts of the page to which findings can have links.
 pub(super) struct Places<'a> {
     pub weights: &'a WeightPanel,
@@ -25,14 +33,13 @@ impl Places<'_> {
     pub fn links(&self, report: &Report, finding: &Finding) -> Vec<Link> {
         let at_step = |step: usize| finding.step.is_none_or(|at| at == step);
         let mut links = Vec::new();
+        if let Some(at) = self.weights.departed(finding.step, finding.rank) {
+            let letter = &self.weights.matrices[at].letter;
+            links.push(Link::to_matrix(letter, finding.microbatch));
+        }
         let mut link = |text: String, target: String, microbatch: Option<usize>| {
             links.push(Link { text, target, microbatch });
         };
-        if let Some(at) = self.weights.departed(finding.step, finding.rank) {
-            let letter = &self.weights.matrices[at].letter;
-            let target = format!("matrix-{letter}");
-            link(format!("weight matrix {letter}"), target, finding.microbatch);
-        }
         let differs = |row: &crate::Norms| row.agree == Some(false) && at_step(row.step);
         if let Some(row) = report.norms.iter().position(differs) {
             link("buffers that differ".to_owned(), format!("norm-{row}"), None);

@@ -1,4 +1,4 @@
-//! Renders the report as one HTML page, to be read in a browser or attached to a bug report.
+//! Renders the report on a run or on a suite as one HTML page, to be read in a browser or attached to a bug report.
 //!
 //! The page is self-contained: style and script are inline, and its policy forbids network access. All tables and SVG
 //! are drawn in Rust; the script only highlights the targets of links and zooms the timeline. The template escapes all
@@ -15,17 +15,19 @@ mod lanes;
 mod norms;
 mod picture;
 mod policy;
+mod suite;
 mod time_scale;
 mod weights;
 
 use askama::Template;
 
 use self::buckets::BucketPanel;
-use self::explanations::Explanation;
+use self::explanations::Explanations;
 use self::findings::{Link, Places};
 use self::hooks::HookPanel;
 use self::lanes::TimelinePanel;
 use self::norms::NormPanel;
+pub use self::suite::suite_html;
 use self::weights::WeightPanel;
 use crate::document::{Block, Document, MOST_APART, Section, TextSpan, Topic, groups};
 use crate::{Finding, Report, Severity, Verdict, timeline::Timeline};
@@ -38,22 +40,35 @@ const SCRIPT: &str = include_str!("page.js");
 /// The largest number of ranks that are drawn one by one; more ranks are drawn in groups that are alike.
 const RANKS_SHOWN: usize = MOST_APART;
 
-/// The data of the page's template.
+/// The parts that every page has: its style, its script, its policy and the verdict.
+struct Frame {
+    style: &'static str,
+    script: &'static str,
+    policy: String,
+    /// The verdict, which gives the colour and the sign.
+    verdict: Verdict,
+    /// The verdict in one word or two.
+    answer: &'static str,
+    /// The reason for the verdict, in one line.
+    headline: String,
+}
+
+/// The data of the template for a single run.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct HtmlPage<'a> {
     report: &'a Report,
     document: Document<'a>,
-    style: &'static str,
-    script: &'static str,
-    policy: String,
+    frame: Frame,
+    /// The command of the user's script; `None` without a script.
+    script: Option<String>,
     findings: Vec<(&'a Finding, Vec<Link>)>,
     weights: WeightPanel,
     norms: Option<NormPanel>,
     buckets: Option<BucketPanel<'a>>,
     hooks: Option<HookPanel<'a>>,
     lanes: Option<TimelinePanel>,
-    explanations: Vec<Explanation<'a>>,
+    explanations: Explanations<'a>,
 }
 
 /// Renders the page of a report. The timeline is drawn from the times in `trace`, the recording that the report was
@@ -79,7 +94,7 @@ fn page<'a>(
     let weights = WeightPanel::new(report);
     let hooks = HookPanel::new(report);
     let lanes = TimelinePanel::new(&Timeline::new(trace));
-    let explanations = explanations::of(report, explain);
+    let explanations = Explanations::of(&report.findings, explain);
     let ranks = groups(report);
     let places = Places {
         weights: &weights,
@@ -89,11 +104,13 @@ fn page<'a>(
     };
     let with_links = |finding: &'a Finding| (finding, places.links(report, finding));
     let findings = report.findings.iter().map(with_links).collect();
+    let document = Document::of(report)?;
+    let verdict = report.verdict;
+    let script = report.run.spec.script().and_then(|_| document.setting.first().cloned());
     let page = HtmlPage {
-        style: STYLE,
-        script: SCRIPT,
-        policy: policy::policy(STYLE, SCRIPT),
-        document: Document::of(report)?,
+        frame: Frame::new(verdict, verdict.name(), document.headline.clone()),
+        script,
+        document,
         findings,
         weights,
         norms: NormPanel::new(report),
@@ -106,25 +123,32 @@ fn page<'a>(
     Ok(page.render()?)
 }
 
-impl HtmlPage<'_> {
+impl Frame {
+    fn new(verdict: Verdict, answer: &'static str, headline: String) -> Self {
+        let policy = policy::policy(STYLE, SCRIPT);
+        Self { style: STYLE, script: SCRIPT, policy, verdict, answer, headline }
+    }
+
     /// The sign next to the verdict, so that no reader depends on its colour.
     fn sign(&self) -> &'static str {
-        match self.report.verdict {
+        match self.verdict {
             Verdict::Clean => "✓",
             Verdict::Findings => "✗",
             Verdict::Crashed => "!",
             Verdict::Inconclusive => "?",
         }
     }
+}
+
+impl HtmlPage<'_> {
+    /// The lines about the settings, without the command of the script.
+    fn settings(&self) -> &[String] {
+        &self.document.setting[usize::from(self.script.is_some())..]
+    }
 
     /// True if some rank did not finish.
     fn unfinished(&self) -> bool {
         self.report.ranks.iter().any(|rank| !rank.finished)
-    }
-
-    /// True if the page contains the documentation of the rule with this code.
-    fn is_explained(&self, code: &str) -> bool {
-        self.explanations.iter().any(|known| known.code == code)
     }
 
     /// The existing sections about these topics.

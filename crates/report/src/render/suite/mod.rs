@@ -17,7 +17,7 @@ fn first_line(case: &Case) -> &str {
 
 /// The result of a case in a few words. If the case needs attention, only the names of its findings: the details are
 /// shown once for all cases of a cause.
-fn in_short(case: &Case) -> String {
+pub(super) fn in_short(case: &Case) -> String {
     if case.findings.is_empty() || !case.status.is_bad() {
         return first_line(case).to_owned();
     }

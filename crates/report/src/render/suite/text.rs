@@ -37,10 +37,7 @@ pub fn full(suite: &Visible<Suite>, columns: usize) -> String {
     for line in ending(suite).lines() {
         page.wrapped("", "  ", line, Style::new());
     }
-    // A case with a reason in place of findings has no report to show.
-    let has_report = |case: &&Case| case.status.is_bad() && case.reason.is_none();
-    let mut bad = suite.cases.iter().filter(has_report);
-    if let Some(dir) = bad.find_map(|case| case.run_dir.as_ref()) {
+    if let Some(dir) = suite.cases.iter().find_map(Case::report_dir) {
         let _ = writeln!(page, "next: zprobe show {}", one_line(&dir.to_string_lossy()));
     }
     page.into_text()
@@ -76,7 +73,7 @@ fn ending(suite: &Suite) -> String {
 }
 
 /// The summary of the suite: `31 of 32 probes passed, 1 failed, 10 skipped, in 3.1 s`.
-pub(super) fn summary(suite: &Suite) -> String {
+pub(in crate::render) fn summary(suite: &Suite) -> String {
     let skipped = suite.count(Status::Skipped);
     let passed = suite.count(Status::Passed);
     let mut text = of_all(passed, suite.cases.len() - skipped, "probe") + " passed";
