@@ -12,10 +12,12 @@ use zprobe_model::trace::Trace;
 use zprobe_model::visible::Visible;
 use zprobe_report::document::{Block, Document, Surroundings};
 use zprobe_report::render::markdown::escaped;
+use zprobe_report::render::{html, suite_html, trace_events};
 use zprobe_report::render::{render as rendered, render_within as rendered_within};
 use zprobe_report::render::{render_suite as render, render_suite_within as render_within};
 use zprobe_report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
 use zprobe_report::{Form, Report, Verdict};
+use zprobe_zoo::registry;
 
 fn report(trace: &str) -> Report {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces").join(trace);
@@ -27,7 +29,10 @@ fn page(code: &str) -> Option<&'static str> {
 }
 
 fn case(trace: &str, engine: Engine, probe: &str) -> Case {
-    let report = report(trace);
+    case_of(&report(trace), trace, engine, probe)
+}
+
+fn case_of(report: &Report, trace: &str, engine: Engine, probe: &str) -> Case {
     Case {
         probe: probe.to_owned(),
         engine,
@@ -35,10 +40,10 @@ fn case(trace: &str, engine: Engine, probe: &str) -> Case {
         file: None,
         command: format!("zprobe run --engine {engine}"),
         expected: "clean".to_owned(),
-        got: zprobe_zoo::got(&report),
+        got: zprobe_zoo::got(report),
         status: Status::of(report.verdict),
         reason: None,
-        findings: findings(&report),
+        findings: findings(report),
         versions: [("zprobe".to_owned(), "0.1.0".to_owned())].into(),
         seconds: 0.25,
         run_dir: None,
@@ -121,6 +126,43 @@ fn a_script_is_a_suite_of_one_case() {
     let place = &sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
     assert_eq!(place["artifactLocation"]["uri"], "examples/train/ddp.py");
     assert_eq!(place["region"]["startLine"], 88);
+}
+
+#[test]
+fn the_fix_and_the_command_that_repeats_the_run_are_in_every_form() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/boundary-leak");
+    let trace = Trace::read(&dir).unwrap();
+    let mut report = diagnose(&trace);
+    let known = registry::rows().iter().find(|row| row.name == "boundary-leak").unwrap();
+    report.findings[0].known.extend(known.known_bug());
+    let again = report.command().unwrap().line();
+    report.run.command = Some(again.clone());
+    let mut failed = case_of(&report, "boundary-leak", Engine::Native, "leak");
+    failed.command.clone_from(&again);
+    let suite = Suite::new(vec![failed], vec![], "zprobe.toml".to_owned(), page);
+    let mut forms = vec![
+        ("html".to_owned(), html(&report, &trace, &page).unwrap()),
+        ("trace events".to_owned(), trace_events(&report, &trace).unwrap()),
+        ("suite html".to_owned(), suite_html(&suite, |_| Ok(Some(report.clone()))).unwrap()),
+    ];
+    for form in Form::ALL {
+        let around = Surroundings::default();
+        let of_run = || Ok(Suite::of_run(&report, again.clone(), String::new(), page));
+        let text = rendered_within(&report, *form, 80, &around, of_run).unwrap();
+        forms.push((form.to_string(), text));
+    }
+    for form in Form::OF_A_SUITE {
+        forms.push((format!("suite {form}"), render(&suite, *form).unwrap()));
+    }
+    for (form, text) in forms {
+        let text = anstream::adapter::strip_str(&text).to_string();
+        let text = text.replace("&gt;", ">").replace("&#62;", ">").replace("&#39;", "'");
+        let text = text.replace("&apos;", "'").replace("\\u003e", ">");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in ["pip install 'deepspeed>=0.19.0'", again.as_str()] {
+            assert!(text.contains(words), "{form} lacks {words}:\n{text}");
+        }
+    }
 }
 
 #[test]

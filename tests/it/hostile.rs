@@ -221,6 +221,7 @@ fn report(trace: &Trace, text: &str) -> Report {
             workaround: text.to_owned(),
             summary: text.to_owned(),
             package: Some(text.to_owned()),
+            upgrade: Some(text.to_owned()),
         });
         finding.param = Some(text.to_owned());
         finding.evidence.push(text.to_owned());

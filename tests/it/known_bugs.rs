@@ -152,7 +152,7 @@ fn the_reader_is_told_the_fix_and_what_to_do_without_it() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let concise = render(&report, Form::Concise).unwrap();
-    assert!(concise.contains("(known bug boundary-leak, fixed in 0.19.0)"), "{concise}");
+    assert!(concise.contains("(known bug boundary-leak, fixed in 0.19.0; fix: "), "{concise}");
 }
 
 #[test]

@@ -76,6 +76,9 @@ pub struct KnownBug {
     /// The package that `fixed` is a release of; `None` if no release without the bug is known.
     #[serde(default)]
     pub package: Option<String>,
+    /// The command that installs a release without the bug; `None` if no such release is known.
+    #[serde(default)]
+    pub upgrade: Option<String>,
 }
 
 impl KnownBug {
@@ -90,12 +93,6 @@ impl KnownBug {
     pub fn range(&self) -> String {
         let link = self.links.first().map(|link| format!("; {link}"));
         format!("{}, in {}; {}{}", self.name, self.affected, self.fix(), link.unwrap_or_default())
-    }
-
-    /// The command that installs a release without the bug; `None` if no such release is known.
-    pub fn upgrade(&self) -> Option<String> {
-        let (package, release) = (self.package.as_ref()?, self.fixed.as_ref()?);
-        Some(format!("pip install '{package}>={release}'"))
     }
 
     /// The state of the fix in words: `fixed in 0.19.0`.

@@ -58,7 +58,7 @@ pub fn pointless(report: &Report) -> Option<String> {
         .iter()
         .map(|finding| finding.known.first().filter(|bug| bug.fixed.is_some()));
     if let (Some(Some(bug)), true) = (fixed.clone().next(), fixed.clone().all(|it| it.is_some())) {
-        let upgrade = bug.upgrade().map(|command| format!(": {command}"));
+        let upgrade = bug.upgrade.as_ref().map(|command| format!(": {command}"));
         return Some(format!(
             "the finding is the known bug {}, {}{}",
             bug.name,
@@ -122,6 +122,7 @@ mod tests {
             workaround: String::new(),
             summary: String::new(),
             package: fixed.map(|_| "torch".to_owned()),
+            upgrade: fixed.map(|release| format!("pip install 'torch>={release}'")),
         }
     }
 

@@ -157,6 +157,8 @@ impl ZooRow {
     /// The description of the bug for a report; `None` if the row does not say when a finding is this bug.
     pub fn known_bug(&self) -> Option<KnownBug> {
         let known = self.known.as_ref()?;
+        let package = known.fixed.as_ref().and_then(|fixed| known.package_of(fixed));
+        let release = package.as_ref().zip(known.fixed.as_ref());
         Some(KnownBug {
             name: self.name.clone(),
             title: self.title.clone(),
@@ -166,7 +168,9 @@ impl ZooRow {
             cause: self.cause.clone(),
             workaround: self.workaround.clone(),
             summary: self.summary.split_whitespace().collect::<Vec<_>>().join(" "),
-            package: known.fixed.as_ref().and_then(|fixed| known.package_of(fixed)),
+            upgrade: release
+                .map(|(package, release)| format!("pip install '{package}>={release}'")),
+            package,
         })
     }
 }

@@ -211,6 +211,7 @@ mod tests {
             workaround: String::new(),
             summary: String::new(),
             package: None,
+            upgrade: None,
         }];
         assert_eq!(
             titled(&report, Project::DeepSpeed, &History::default()),

@@ -195,7 +195,7 @@ fn fix(main: &Finding, around: &Surroundings<'_>, is_script: bool) -> Option<Fac
         return around.advice(&main.code, is_script).map(|words| Fact::new("advice", words));
     };
     let workaround = one_line(bug.workaround.trim());
-    let said = match bug.upgrade() {
+    let said = match bug.upgrade.clone() {
         Some(command) if workaround.starts_with("Upgrade to") => vec![command],
         Some(command) => vec![command, format!("or: {workaround}")],
         None => vec![workaround],

@@ -56,9 +56,11 @@ impl Finding {
 }
 
 impl KnownBug {
-    /// The facts about the bug: its description, links and cause, and the workaround.
+    /// The facts about the bug: its description, the command with the fix, links, the cause, and the workaround.
     pub fn facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::new(format!("known bug {}", self.name), self.description())];
+        let upgrade = self.upgrade.iter().cloned().map(TextSpan::Code);
+        facts.extend(upgrade.map(|command| Fact::each("fix", [command])));
         if !self.links.is_empty() {
             facts.push(Fact::each("see", self.links.iter().cloned().map(TextSpan::Link)));
         }

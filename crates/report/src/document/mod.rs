@@ -133,7 +133,7 @@ pub enum TextSpan {
     Text(String),
     /// The address of a web page.
     Link(String),
-    /// The name of a file or a function.
+    /// The name of a file or a function, or a command.
     Code(String),
 }
 

@@ -60,7 +60,11 @@ pub fn trace_events(report: &Report, trace: &Trace) -> anyhow::Result<String> {
             _ => {}
         }
     }
-    events.extend(report.findings.iter().map(|finding| found(finding, &processes, end)));
+    events.extend(report.findings.iter().map(|finding| {
+        let mut event = found(finding, &processes, end);
+        event["args"]["again"] = json!(report.run.command);
+        event
+    }));
     events.extend(process_names(run, "whole run", -1));
     let machines = Machine::all(report, trace);
     for process in processes {
@@ -75,6 +79,7 @@ pub fn trace_events(report: &Report, trace: &Trace) -> anyhow::Result<String> {
         "zprobe": report.run.versions.get("zprobe"),
         "engine": report.run.spec.engine(),
         "verdict": report.verdict,
+        "again": report.run.command,
         "started_ns": start,
     });
     let (about, events) = Visible::of(&(about, events))?.into_inner();

@@ -80,6 +80,7 @@ fn result(suite: &Suite, case: &Case, it: &CaseFinding, rules: &[&str]) -> Value
     for fact in finding.lines() {
         text = format!("{text}\n- {fact}");
     }
+    text = format!("{text}\nagain: {}", case.command);
     let (file, line) = it.place(case).unwrap_or((&suite.file, 1));
     let mut result = json!({
         "ruleId": finding.code,
@@ -134,7 +135,7 @@ fn notifications(suite: &Suite) -> Vec<Value> {
     let bad = suite.cases.iter().filter(|case| case.status.is_bad() && case.findings.is_empty());
     let cases = bad.map(|case| {
         let file = case.file.as_deref().unwrap_or(&suite.file);
-        let text = format!("{}: {}", case.id(), case.complaint());
+        let text = format!("{}: {}\nagain: {}", case.id(), case.complaint(), case.command);
         json!({
             "level": "error",
             "message": { "text": message(&text) },

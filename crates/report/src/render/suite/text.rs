@@ -51,7 +51,11 @@ pub fn concise(suite: &Visible<Suite>) -> String {
     }
     for case in &suite.cases {
         if case.status.is_bad() {
-            let line = format!("{}: {}: {}", label(case.status), case.id(), first_line(case));
+            let found = case.findings.iter().flat_map(|it| &it.finding.known);
+            let fixes = found.filter_map(|bug| Some(format!("; fix: {}", bug.upgrade.as_ref()?)));
+            let fixes = fixes.collect::<String>();
+            let (status, id, line) = (label(case.status), case.id(), first_line(case));
+            let line = format!("{status}: {id}: {line}{fixes}; again: {}", case.command);
             text += &(one_line(&line) + "\n");
         }
     }
