@@ -166,6 +166,18 @@ fn the_fix_and_the_command_that_repeats_the_run_are_in_every_form() {
 }
 
 #[test]
+fn the_page_of_a_script_has_its_command_and_the_weights_of_its_tokens() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/traces/script-mean-of-means");
+    let trace = Trace::read(&dir).unwrap();
+    let html = html(&diagnose(&trace), &trace, &page).unwrap();
+    let (head, panels) = html.split_once("<main").unwrap();
+    assert!(head.contains("<pre class=\"typed\">python tests/engines/exec/ranks.py 2 "), "{head}");
+    assert!(panels.contains("href=\"#tokens\">target tokens</a>"), "{panels}");
+    let row = "<td>0</td><td>0</td><td>25</td><td>1.16</td><td>25.0 %</td>";
+    assert!(panels.contains(row), "{panels}");
+}
+
+#[test]
 fn people_are_told_what_is_wrong_and_how_to_see_it_again() {
     insta::assert_snapshot!("full", text(Form::Full));
     insta::assert_snapshot!("concise", text(Form::Concise));

@@ -4,6 +4,9 @@ use super::weights::WeightPanel;
 use crate::document::RankGroup;
 use crate::{Family, Finding, Report};
 
+/// The code of the rule about the weights of target tokens.
+const TOKENS: &str = "ZP109";
+
 /// A link to a place on the page.
 pub(super) struct Link {
     pub text: String,
@@ -40,6 +43,9 @@ impl Places<'_> {
         let mut link = |text: String, target: String, microbatch: Option<usize>| {
             links.push(Link { text, target, microbatch });
         };
+        if finding.code.as_str() == TOKENS && !report.tokens.is_empty() {
+            link("target tokens".to_owned(), "tokens".to_owned(), None);
+        }
         let differs = |row: &crate::Norms| row.agree == Some(false) && at_step(row.step);
         if let Some(row) = report.norms.iter().position(differs) {
             link("buffers that differ".to_owned(), format!("norm-{row}"), None);
