@@ -13,9 +13,10 @@ use zprobe_lab::{recorded, run};
 use zprobe_launch::agents::{JobPart, Team};
 use zprobe_launch::exec::ExecRequest;
 use zprobe_model::spec::{SCRIPT_TIMEOUT_S, Scale, Weighting};
-use zprobe_model::trace::{Outcome, TraceError};
-use zprobe_report::Exit;
+use zprobe_model::trace::{Outcome, Trace, TraceError};
+use zprobe_report::{Exit, Report};
 
+use super::interpreter::Python;
 use super::nodes::{Nodes, play};
 use super::output::{Hints, Output};
 
@@ -89,7 +90,7 @@ pub fn request(flags: &[String], command: &[String]) -> Result<ExecRequest> {
 
 pub fn main(args: &ExecArgs) -> Result<Exit> {
     let order = args.request()?;
-    args.output.refuse_unwritable()?;
+    args.output.refuse_unwritable(&Python::without_flag())?;
     let run_id = run_id();
     let Some(job) = args.nodes.job_of_command(&args.command)? else {
         return args.lead(&order, &run_id, None);
@@ -158,7 +159,7 @@ impl ExecArgs {
             );
         }
         say_recorded(&run_dir);
-        let exit = self.output.hand_out(&report, &trace, &run_dir, &Hints::default())?;
+        let exit = self.hand_out(&report, &trace, &run_dir)?;
         // A script that is only observed has trained as usual, so its own exit code counts.
         Ok(match over.outcome {
             Some(Outcome::Code(code @ 1..=255))
@@ -170,10 +171,16 @@ impl ExecArgs {
         })
     }
 
+    /// Prints the report, and writes the exports.
+    fn hand_out(&self, report: &Report, trace: &Trace, run_dir: &Path) -> Result<Exit> {
+        let python = Python::without_flag();
+        self.output.hand_out(report, trace, run_dir, &python, &Hints::default())
+    }
+
     /// Prints the report on only the ranks of this machine, whose records are in `dir`.
     fn report_alone(&self, dir: &Path) -> Result<Exit> {
         match recorded::report(dir) {
-            Ok((report, trace)) => self.output.hand_out(&report, &trace, dir, &Hints::default()),
+            Ok((report, trace)) => self.hand_out(&report, &trace, dir),
             Err(error) => no_answer(error),
         }
     }

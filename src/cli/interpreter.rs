@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueHint;
 use zprobe_engines::{self as engines, EnginePackage};
 use zprobe_lab::doctor::{InterpreterError, absent, found};
@@ -50,6 +50,13 @@ pub struct Python {
 }
 
 impl Python {
+    /// The interpreter for a command without the flag: the one that the flag's variable names, or the first one in the
+    /// search order of this module.
+    pub fn without_flag() -> Self {
+        let named = std::env::var_os("ZPROBE_PYTHON").filter(|path| !path.is_empty());
+        Self { python: named.map(PathBuf::from) }
+    }
+
     /// The interpreter that the flag or its variable names; `None` without either.
     pub fn named(&self) -> Option<PathBuf> {
         self.python.as_deref().map(inside)
@@ -98,6 +105,21 @@ impl Chosen {
         let absent = absent(&self.path, &["torch", "deepspeed"], PATIENCE)
             .with_context(|| format!("cannot look up the engines of {self}"))?;
         Ok(engines::preferred(|module| absent.iter().all(|it| it != module)))
+    }
+
+    /// Fails if the interpreter does not start, or if a package is not installed in its environment.
+    ///
+    /// # Errors
+    /// One line with the package, the interpreter and the remedy.
+    pub fn must_have_package(&self, package: &str) -> Result<()> {
+        let absent = absent(&self.path, &[package], PATIENCE)
+            .with_context(|| format!("cannot look for {package} in {self}"))?;
+        ensure!(
+            absent.is_empty(),
+            "{package} is not installed in {self}; install it there (`pip install {package}`), or name another \
+             Python with ZPROBE_PYTHON"
+        );
+        Ok(())
     }
 
     /// Fails if the interpreter does not start, or if the engine's packages are not installed. Other problems are left

@@ -5,17 +5,21 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueHint;
 use clap::builder::BoolishValueParser;
 use zprobe_diagnose::rules;
 use zprobe_lab::console::{self, Verbosity, columns};
-use zprobe_lab::secrets;
+use zprobe_lab::{secrets, tensorboard};
 use zprobe_model::trace::Trace;
 use zprobe_report::document::Surroundings;
-use zprobe_report::render::{html, render_suite, render_suite_within, render_within, trace_events};
+use zprobe_report::render::{
+    html, render_suite, render_suite_within, render_within, tensorboard as events, trace_events,
+};
 use zprobe_report::suite::Suite;
 use zprobe_report::{Exit, Form, OwnWords, Report};
 
 use super::config;
+use super::interpreter::Python;
 
 /// The environment variable with the path of the file for the job summary of GitHub Actions.
 const SUMMARY: &str = "GITHUB_STEP_SUMMARY";
@@ -38,6 +42,15 @@ pub struct Output {
     /// Also write the times of the run as Chrome trace events, for ui.perfetto.dev, to this file
     #[arg(long, value_name = "FILE", env = "ZPROBE_EXPORT_TRACE")]
     export_trace: Option<PathBuf>,
+
+    /// Also write norms, losses and weight matrices as TensorBoard events below this directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        env = "ZPROBE_EXPORT_TENSORBOARD"
+    )]
+    export_tensorboard: Option<PathBuf>,
 
     #[command(flatten)]
     exports: Exports,
@@ -68,9 +81,16 @@ impl Output {
         self.form() == Form::Brief
     }
 
-    /// Refuses exports that could not be written, before anything runs.
-    pub fn refuse_unwritable(&self) -> Result<()> {
-        refuse_unwritable(self.files())
+    /// Refuses exports that could not be written, before anything runs. `python` has the package for TensorBoard.
+    pub fn refuse_unwritable(&self, python: &Python) -> Result<()> {
+        refuse_unwritable(self.files())?;
+        let Some(dir) = &self.export_tensorboard else { return Ok(()) };
+        let flag = "--export-tensorboard";
+        let named = || format!("{flag} {}", dir.display());
+        ensure!(!is_stdout(dir), "{flag} -: events need a directory, not standard output");
+        ensure!(!dir.is_file(), "{}: this is a file; name a directory", named());
+        refuse_missing(flag, dir)?;
+        python.choose().must_have_package(tensorboard::PACKAGE).with_context(named)
     }
 
     /// The files of the exports, each with its flag.
@@ -83,12 +103,13 @@ impl Output {
         own.into_iter().chain(self.exports.files())
     }
 
-    /// Prints the report of the run in `run_dir`, writes the exports, and returns the exit code for the verdict.
+    /// Prints the report of the run in `run_dir`, writes the exports, with `python` those for TensorBoard, and returns the exit code for the verdict.
     pub fn hand_out(
         &self,
         report: &Report,
         trace: &Trace,
         run_dir: &Path,
+        python: &Python,
         hints: &Hints,
     ) -> Result<Exit> {
         let again = hints.again.as_deref();
@@ -100,6 +121,7 @@ impl Output {
             let command = again.or(report.run.command.as_deref()).map_or_else(typed, str::to_owned);
             secrets::without(Suite::of_run(report, command, config::FILE.to_owned(), page))
         };
+        let run = run_dir.file_name();
         let run_dir = run_dir.display().to_string();
         let words = OwnWords::of(trace);
         let around = Surroundings {
@@ -126,6 +148,11 @@ impl Output {
         }
         if let Some(path) = &self.export_trace {
             write(path, &trace_events(report, trace)?)?;
+        }
+        if let Some(dir) = &self.export_tensorboard {
+            // TensorBoard shows each directory as a run.
+            let dir = run.map_or_else(|| dir.clone(), |run| dir.join(run));
+            tensorboard::write(&python.choose().path, &events(report, trace)?, &dir)?;
         }
         Ok(if self.exit_zero { Exit::Clean } else { report.exit() })
     }
@@ -195,18 +222,22 @@ pub fn refuse_unwritable<'a>(files: impl IntoIterator<Item = ExportFile<'a>>) ->
             }
             continue;
         }
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
-            let (path, dir) = (path.display(), dir.display());
-            bail!(
-                "{flag} {path}: there is no directory {dir}; make it first, or name another file"
-            );
-        }
+        refuse_missing(flag, path)?;
         ensure!(
             !path.is_dir(),
             "{flag} {}: this is a directory; name a file in it",
             path.display()
         );
+    }
+    Ok(())
+}
+
+/// Refuses an export whose directory is missing.
+fn refuse_missing(flag: &str, path: &Path) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
+        let (path, dir) = (path.display(), dir.display());
+        bail!("{flag} {path}: there is no directory {dir}; make it first, or name another one");
     }
     Ok(())
 }

@@ -94,13 +94,13 @@ pub struct RunArgs {
 }
 
 pub fn main(mut args: RunArgs) -> Result<Exit> {
-    args.output.refuse_unwritable()?;
+    args.output.refuse_unwritable(&args.python)?;
     args.choose_engine()?;
     let own_engine = args.hint_at_own_engine();
     args.make(&|report, trace, run_dir| {
         let again = args.again(&report.run.spec);
         let hints = Hints { own_engine: own_engine.clone(), again };
-        args.output.hand_out(report, trace, run_dir, &hints)
+        args.output.hand_out(report, trace, run_dir, &args.python, &hints)
     })
 }
 

@@ -7,6 +7,7 @@ use zprobe_lab::recorded::diagnosis;
 use zprobe_lab::runs::find;
 use zprobe_report::Exit;
 
+use super::interpreter::Python;
 use super::output::{Hints, Output};
 
 /// The arguments of `zprobe show`.
@@ -21,8 +22,9 @@ pub struct ShowArgs {
 }
 
 pub fn main(args: &ShowArgs) -> Result<Exit> {
-    args.output.refuse_unwritable()?;
+    let python = Python::without_flag();
+    args.output.refuse_unwritable(&python)?;
     let run_dir = find(Path::new(""), args.run_dir.as_deref())?;
     let (report, trace) = diagnosis(&run_dir)?;
-    args.output.hand_out(&report, &trace, &run_dir, &Hints::default())
+    args.output.hand_out(&report, &trace, &run_dir, &python, &Hints::default())
 }

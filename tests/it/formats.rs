@@ -12,7 +12,7 @@ use zprobe_model::trace::Trace;
 use zprobe_model::visible::Visible;
 use zprobe_report::document::{Block, Document, Surroundings};
 use zprobe_report::render::markdown::escaped;
-use zprobe_report::render::{html, suite_html, trace_events};
+use zprobe_report::render::{html, suite_html, tensorboard, trace_events};
 use zprobe_report::render::{render as rendered, render_within as rendered_within};
 use zprobe_report::render::{render_suite as render, render_suite_within as render_within};
 use zprobe_report::suite::{Acceptance, Case, Notice, NoticeKind, Status, Suite, findings};
@@ -142,6 +142,7 @@ fn the_fix_and_the_command_that_repeats_the_run_are_in_every_form() {
     let suite = Suite::new(vec![failed], vec![], "zprobe.toml".to_owned(), page);
     let mut forms = vec![
         ("html".to_owned(), html(&report, &trace, &page).unwrap()),
+        ("tensorboard".to_owned(), tensorboard(&report, &trace).unwrap()),
         ("trace events".to_owned(), trace_events(&report, &trace).unwrap()),
         ("suite html".to_owned(), suite_html(&suite, |_| Ok(Some(report.clone()))).unwrap()),
     ];

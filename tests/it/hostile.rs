@@ -16,7 +16,7 @@ use zprobe_lab::compare::render::render as compared;
 use zprobe_lab::compare::{Comparison, Side};
 use zprobe_model::trace::{Event, Record, Trace};
 use zprobe_model::visible;
-use zprobe_report::render::{html, render, render_suite, suite_html, trace_events};
+use zprobe_report::render::{html, render, render_suite, suite_html, tensorboard, trace_events};
 use zprobe_report::suite::Suite;
 use zprobe_report::{Form, KnownBug, Minimised, Report, RuleCode};
 
@@ -239,6 +239,7 @@ fn forms(trace: &Trace, text: &str) -> BTreeMap<String, String> {
     }
     forms.insert("html".to_owned(), html(&report, trace, &page).unwrap());
     forms.insert("trace events, json".to_owned(), trace_events(&report, trace).unwrap());
+    forms.insert("tensorboard json".to_owned(), tensorboard(&report, trace).unwrap());
     let mut suite = Suite::of_run(&report, format!("zprobe {text}"), format!("{text}.toml"), page);
     suite.cases[0].probe = text.to_owned();
     suite.cases[0].file = Some(text.to_owned());

@@ -29,6 +29,7 @@ mod secrets;
 mod shell;
 mod simulator;
 mod sweep;
+mod tensorboard;
 mod terminal;
 mod trace_events;
 mod zoo;

@@ -24,6 +24,7 @@ pub const TESTED: &[&str] = &[
     "peft==0.21.2",
     "trl==1.16.0",
     "megatron-core==0.16.1",
+    "tensorboard==2.21.0",
 ];
 
 /// A release of DeepSpeed that leaks the boundary microbatch, with the torch that the native engine is built

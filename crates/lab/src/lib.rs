@@ -46,5 +46,6 @@ pub mod secrets;
 pub mod store;
 pub mod sweep;
 pub mod table;
+pub mod tensorboard;
 pub mod worker;
 pub mod zoo;

@@ -7,10 +7,12 @@ mod html;
 mod machines;
 pub mod markdown;
 mod suite;
+mod tensorboard;
 mod trace_events;
 
 pub use self::html::{html, suite_html};
 pub use self::machines::machines;
+pub use self::tensorboard::tensorboard;
 pub use self::trace_events::trace_events;
 use super::document::Surroundings;
 use super::suite::Suite;

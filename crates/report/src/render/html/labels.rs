@@ -5,7 +5,11 @@ use crate::words::counted;
 use zprobe_model::trace::Point;
 
 /// A moment of a step in words: the buffer, and the microbatch after which it was read.
-pub(super) fn moment(report: &Report, point: Point, microbatch: Option<usize>) -> String {
+pub(in crate::render) fn moment(
+    report: &Report,
+    point: Point,
+    microbatch: Option<usize>,
+) -> String {
     let boundary = report.run.spec.gradient_accumulation_steps.saturating_sub(1);
     match (point, microbatch) {
         (Point::LocalGradient, Some(m)) => format!("{} of microbatch {m}", point.describe()),

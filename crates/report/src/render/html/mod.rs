@@ -25,8 +25,10 @@ use self::buckets::BucketPanel;
 use self::explanations::Explanations;
 use self::findings::{Link, Places};
 use self::hooks::HookPanel;
+pub(super) use self::labels::moment;
 use self::lanes::TimelinePanel;
 use self::norms::NormPanel;
+pub(super) use self::picture::classes;
 pub use self::suite::suite_html;
 use self::weights::WeightPanel;
 use crate::document::{Block, Document, MOST_APART, Section, TextSpan, Topic, groups};
@@ -39,6 +41,12 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The largest number of ranks that are drawn one by one; more ranks are drawn in groups that are alike.
 const RANKS_SHOWN: usize = MOST_APART;
+
+/// The colour of the cells of a class in the light scheme, as `#dcebf8`; white for cells without a colour.
+pub(super) fn colour(class: &str) -> &'static str {
+    let after = STYLE.split_once(&format!("--{class}: ")).map_or("", |(_, after)| after);
+    after.get(..7).filter(|colour| colour.starts_with('#')).unwrap_or("#ffffff")
+}
 
 /// The parts that every page has: its style, its script, its policy and the verdict.
 struct Frame {

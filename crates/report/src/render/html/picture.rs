@@ -3,6 +3,7 @@
 
 use super::form::{MatrixForm, MatrixLine, Who};
 use super::labels::runs;
+use crate::Contribution;
 use crate::words::{earlier_gradient, weight_text};
 
 /// The largest number of microbatches with a column each; of more microbatches, neighbours that are alike share a
@@ -184,6 +185,14 @@ fn class(weight: f64, expected: f64, tolerance: f64) -> &'static str {
     }
     let step = [0.25, 0.5, 0.999].iter().filter(|limit| size > **limit).count();
     if difference < 0.0 { ["n1", "n2", "n3", "n4"][step] } else { ["p1", "p2", "p3", "p4"][step] }
+}
+
+/// The classes of the cells of a buffer's picture, line by line.
+pub(in crate::render) fn classes(entry: &Contribution) -> Vec<Vec<&'static str>> {
+    let looked_back = entry.leftover.iter().any(|row| !row.is_empty());
+    let picture = Picture::new(&MatrixForm::new(entry), looked_back, entry.tolerance);
+    let line = |row: &PictureRow| row.cells.iter().map(|cell| cell.class).collect();
+    picture.rows.iter().map(line).collect()
 }
 
 /// The letters of an index: `A` to `Z`, then `AA` and so on.
