@@ -91,7 +91,7 @@ fn place(report: &Report, point: Point, microbatch: Option<usize>) -> String {
     let place = moment(report, point, microbatch);
     match microbatch {
         Some(microbatch) if !place.contains("microbatch") => {
-            format!("{place} after microbatch {microbatch}")
+            format!("{place}, microbatch {microbatch}")
         }
         _ => place,
     }
