@@ -15,7 +15,8 @@ use crate::placement::ModelPlacement;
 use crate::race::FirstDifference;
 use crate::rules::{self, RULES};
 use crate::{
-    causes, coverage, deviation, journey, location, loss, remarks, replicas, steps, summary,
+    causes, coverage, deviation, journey, location, loss, own_changes, remarks, replicas, steps,
+    summary,
 };
 
 /// Diagnoses a recorded run.
@@ -25,19 +26,21 @@ pub fn diagnose(trace: &Trace) -> Report {
 
 /// Diagnoses a recorded run. `repeats` is the first difference between the run and its repeats, if repeats differ.
 pub fn examine(trace: &Trace, repeats: Option<&FirstDifference>) -> Report {
-    let observed = Observed::new(trace);
+    let mut observed = Observed::new(trace);
     let plan = observed.plan();
     let placement = ModelPlacement::new(&observed, &plan);
     let norms = PlannedNorms::new(&observed, &plan);
     let missing = UnseenElements::new(&observed, &placement, &plan);
-    let scene = Scene {
-        observed: &observed,
-        plan: &plan,
-        placement: &placement,
-        missing: &missing,
-        norms: &norms,
+    let decode = |observed: &Observed<'_>| {
+        let (plan, placement, missing, norms) = (&plan, &placement, &missing, &norms);
+        decode::decode(&Scene { observed, plan, placement, missing, norms })
     };
-    let mut decoded = decode::decode(&scene);
+    let mut decoded = decode(&observed);
+    let changed = own_changes::steps(&observed, &decoded);
+    if !changed.is_empty() {
+        observed.buffers.undo_changes(&changed);
+        decoded = decode(&observed);
+    }
     let mut deviations = deviation::find(&observed, &decoded);
     let apart = replicas::why_apart(&observed, &deviations);
     if let Some(why) = &apart {

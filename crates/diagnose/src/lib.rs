@@ -25,6 +25,7 @@ pub mod missing;
 pub mod norm;
 pub mod observed;
 pub mod overflow;
+mod own_changes;
 pub mod placement;
 pub mod race;
 mod remarks;

@@ -16,6 +16,7 @@ pub fn remarks(case: &Case<'_>) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(reduced_early(case));
     all.extend(clipped_by_value(case));
+    all.extend(changed_on_purpose(case));
     all.extend(schedule(case));
     all.extend(partly_used(case));
     all.extend(unused_blocks(case));
@@ -72,6 +73,18 @@ fn clipped_by_value(case: &Case<'_>) -> Option<String> {
     Some(format!(
         "the script clips gradients by value, to {bound}: weights are those before the clipping"
     ))
+}
+
+/// Remarks that the script changes all gradients on purpose, which is excluded from the judgement.
+fn changed_on_purpose(case: &Case<'_>) -> Option<String> {
+    let ranks =
+        if case.observed.spec.world_size > 1 { ", in the same way on all ranks" } else { "" };
+    (!case.observed.buffers.changed.is_empty()).then(|| {
+        format!(
+            "the script changes the gradients between the last backward and the optimizer's step{ranks}, as noise \
+             or gradient centralisation does: weights are those before the change"
+        )
+    })
 }
 
 /// Remarks that the gradients of some microbatches were cleared on purpose.

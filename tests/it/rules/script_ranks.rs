@@ -1,7 +1,8 @@
-//! Scripts whose ranks hold other parameters or other values than each other, and optimizers with a changing rate.
+//! Scripts whose ranks hold other parameters or other values than each other, optimizers with a changing rate, and
+//! gradients that the script changes before the step.
 
 use zprobe_diagnose::diagnose;
-use zprobe_model::trace::{Event, Trace};
+use zprobe_model::trace::{Event, Payload, Point, Trace};
 use zprobe_report::{Report, Verdict};
 
 use super::scenarios::{edit, recorded};
@@ -61,4 +62,35 @@ fn a_rate_that_changes_from_step_to_step_is_no_wrong_setting() {
         "{message}"
     );
     assert_eq!(codes(&diagnose(&with_rates([0.0, 0.25, 0.5]))), [""; 0]);
+}
+
+/// The report of a correct script whose optimizers consume other elements than the backwards left: element `i` is
+/// increased by `noise(rank, i)`.
+fn with_noise(noise: impl Fn(usize, usize) -> f32) -> Report {
+    let mut trace = recorded("script-clean");
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::Buffer { point: Point::OptimizerInput, payload, .. } = event {
+                let values = payload.values().expect("whole elements");
+                let noisy = values.iter().enumerate().map(|(i, it)| *it as f32 + noise(rank, i));
+                let noisy: Vec<f32> = noisy.collect();
+                let norm = noisy.iter().map(|it| f64::from(*it).powi(2)).sum::<f64>().sqrt();
+                let bytes: Vec<u8> = noisy.iter().flat_map(|it| it.to_le_bytes()).collect();
+                *payload = Payload::new(payload.dtype, &bytes, norm);
+            }
+        });
+    }
+    diagnose(&trace)
+}
+
+#[test]
+fn noise_that_is_the_same_on_all_ranks_is_on_purpose() {
+    let of_place = |i: usize| (i % 7) as f32 * 1e4;
+    let report = with_noise(|_, i| of_place(i));
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    let remark = "in the same way on all ranks, as noise or gradient centralisation does";
+    assert!(report.remarks.iter().any(|it| it.contains(remark)), "{:?}", report.remarks);
+
+    assert_eq!(codes(&with_noise(|rank, i| of_place(i + rank))), ["ZP605"]);
+    assert_eq!(codes(&with_noise(|_, i| if i < 4 { 1e6 } else { 0.0 })), ["ZP605"]);
 }

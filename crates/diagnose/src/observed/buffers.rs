@@ -1,6 +1,6 @@
 //! The buffers that ranks recorded, in the order of the run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use zprobe_model::trace::{Event, LayoutName, Payload, Point};
 
@@ -15,6 +15,8 @@ pub struct Buffers<'a> {
     of_rank: HashMap<(Point, usize, usize), Vec<usize>>,
     /// The number of buffers that each rank has recorded so far.
     counts: Vec<usize>,
+    /// The steps before which the script changed all gradients on purpose; see `undo_changes`.
+    pub changed: BTreeSet<usize>,
 }
 
 /// A recorded buffer of one rank.
@@ -47,7 +49,7 @@ impl<'a> Buffers<'a> {
     /// Creates an empty list for this number of ranks.
     pub(super) fn new(ranks: usize) -> Self {
         let (at, of_rank) = (HashMap::new(), HashMap::new());
-        Self { all: Vec::new(), at, of_rank, counts: vec![0; ranks] }
+        Self { all: Vec::new(), at, of_rank, counts: vec![0; ranks], changed: BTreeSet::new() }
     }
 
     /// Stores an event of a rank, if the event is a buffer.
@@ -77,6 +79,22 @@ impl<'a> Buffers<'a> {
                 self.of_rank.entry(of_rank).or_default().push(place);
             }
         }
+    }
+
+    /// Replaces what the optimizers consumed in these steps by the gradients before the script changed them.
+    pub fn undo_changes(&mut self, steps: &BTreeSet<usize>) {
+        let is_of = |it: &Buffer<'_>, point| {
+            it.point == point && it.step.is_some_and(|step| steps.contains(&step))
+        };
+        let before: HashMap<_, _> = (self.all.iter().filter(|it| is_of(it, Point::BeforeStep)))
+            .map(|it| ((it.step, it.rank, it.layout), it.payload))
+            .collect();
+        for buffer in self.all.iter_mut().filter(|it| is_of(it, Point::OptimizerInput)) {
+            if let Some(payload) = before.get(&(buffer.step, buffer.rank, buffer.layout)) {
+                buffer.payload = payload;
+            }
+        }
+        self.changed.extend(steps);
     }
 
     /// Iterates over the buffers of a point and step, by rank.
