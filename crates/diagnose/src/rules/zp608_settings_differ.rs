@@ -120,12 +120,17 @@ fn not_as_asked(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     })
 }
 
-/// Reports an optimizer whose step counter is above 0 before its first step, although its averages are empty.
+/// Reports an optimizer whose step counter is above 0 before its first step, although its averages are 0.
 fn not_at_the_beginning(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let mut first = case.observed.updates.stepped.iter().filter(|((step, _), _)| *step == 0);
     let ((_, rank), it) = first.find_map(|(at, steps)| {
-        let it =
-            steps.iter().find(|it| it.fresh && it.counter.is_some_and(|(_, most)| most > 0.0))?;
+        let is_first = |place: usize| {
+            steps[..place].iter().all(|other| other.optimizer != steps[place].optimizer)
+        };
+        let has_counted =
+            |it: &OptimizerStepped| it.fresh && it.counter.is_some_and(|(_, most)| most > 0.0);
+        let place = (0..steps.len()).find(|&it| is_first(it) && has_counted(steps[it]))?;
+        let it = &steps[place];
         Some((*at, *it))
     })?;
     let counted = it.counter?.1;

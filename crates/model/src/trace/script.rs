@@ -117,7 +117,7 @@ pub struct OptimizerStepped {
     pub groups: Vec<BTreeMap<String, Vec<f64>>>,
     /// The smallest and the largest number of steps in the optimizer's state; `None` without a state.
     pub counter: Option<(f64, f64)>,
-    /// True if the optimizer's averages of gradients are still empty.
+    /// True if the optimizer has averages of gradients, and they are 0.
     pub fresh: bool,
     /// The settings that the user requested from a trainer that created the optimizer.
     pub asked: BTreeMap<String, Vec<f64>>,

@@ -19,6 +19,9 @@ SEEN = 64
 # The number of tensors of each optimizer whose state is read.
 MOST_STATES = 8
 
+# The names of an optimizer's averages of gradients, or of their squares: Adam, RMSprop and Adadelta, Adagrad.
+AVERAGES = ("exp_avg", "square_avg", "sum")
+
 # The units in the last place by which a copy in another dtype may differ: rounding may be stochastic.
 ROUNDING = 2
 
@@ -206,10 +209,10 @@ def _beside_defaults(args):
 
 
 def _state(optimizer):
-    """The least and the largest step count in an optimizer's state, `None` without counts; and true if the state has no
-    average of earlier gradients, as before the first step."""
-    states = list(optimizer.state.values())[:MOST_STATES]
-    counters = [float(state["step"]) for state in states if isinstance(state, dict) and "step" in state]
-    averages = [it for state in states if isinstance(state, dict) for it in [state.get("exp_avg")] if it is not None]
-    fresh = not any(bool(flat(it).any()) for it in averages)
+    """The least and the largest step count in an optimizer's state, `None` without counts; and true if the state's
+    averages of earlier gradients are 0, as before the first step."""
+    states = [state for state in list(optimizer.state.values())[:MOST_STATES] if isinstance(state, dict)]
+    counters = [float(state["step"]) for state in states if "step" in state]
+    averages = [state[name] for state in states for name in AVERAGES if state.get(name) is not None]
+    fresh = bool(averages) and not any(bool(flat(it).any()) for it in averages)
     return [min(counters), max(counters)] if counters else None, fresh
