@@ -139,7 +139,7 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
             _ => None,
         }) {
             found.windows.push((terms[0].clone(), taken, of));
-        } else if recorded.contains(&step) && terms.iter().all(|term| term.taken >= term.full) {
+        } else if recorded.contains(&step) {
             let is_of_one_term = |slip: TermSlip| {
                 terms.iter().zip(&sums).any(|(term, sum)| {
                     let is_off = matches!(sum, SumVerdict::Off(_, other) if *other == slip);
@@ -148,7 +148,11 @@ fn slips_of<'a>(case: &Case<'a>) -> Slips<'a> {
             };
             let slip = common(&sums)
                 .filter(|(_, slip)| !is_of_own_ranks(case, terms, *slip) && !is_of_one_term(*slip));
-            slips.push(slip.map(|(value, slip)| (step, value, slip)));
+            // A short window shows a wrong count of elements, but no wrong number of microbatches.
+            let is_full = terms.iter().all(|term| term.taken >= term.full);
+            if is_full || slip.is_some_and(|(_, slip)| slip.is_count()) {
+                slips.push(slip.map(|(value, slip)| (step, value, slip)));
+            }
         }
     }
     // A real slip occurs in each step, whereas a number that depends on the data differs between steps.
