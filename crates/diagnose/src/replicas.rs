@@ -74,7 +74,9 @@ pub fn why_apart(observed: &Observed<'_>, deviations: &[Deviation]) -> Option<St
     }
     let unlike = unlike(observed, None);
     let names: Vec<String> = unlike.iter().map(|param| observed.model.param_name(*param)).collect();
-    (!names.is_empty()).then(|| {
+    // Parameters that joined a model of DDP too late were not broadcast either.
+    let is_late = observed.script.are_late(&names);
+    (!names.is_empty() && !is_late).then(|| {
         format!(
             "gradients: ranks began with different values of {}. With tensor or expert parallelism each rank has \
              gradients of its own, and zprobe cannot tell which should be averaged; without such parallelism, \

@@ -69,4 +69,10 @@ impl<'a> ObservedScript<'a> {
             _ => {}
         }
     }
+
+    /// True if all these parameters joined a model of DDP, or became trainable, after DDP had wrapped the model.
+    pub fn are_late(&self, params: &[String]) -> bool {
+        let is_late = |name| self.remarks.values().any(|it| it.late.contains(name));
+        !params.is_empty() && params.iter().all(is_late)
+    }
 }

@@ -221,7 +221,16 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let weight = multiple_text(*factor);
             (format!("the gradient of {of} has weight {weight} instead of 1{slips}"), vec![])
         }
-        Pattern::NotAveraged => (not_averaged(""), vec![]),
+        Pattern::NotAveraged => {
+            let late = deviation.params.as_ref().filter(|it| case.observed.script.are_late(it));
+            let which = late.map_or(String::new(), |params| {
+                format!(
+                    " of {}, which joined the model or became trainable after DDP had wrapped it,",
+                    abridged(params)
+                )
+            });
+            (not_averaged(&which), vec![])
+        }
         Pattern::PartlyAveraged(microbatches) => {
             (not_averaged(&format!(" of {}", counted("microbatch", microbatches))), vec![])
         }

@@ -58,6 +58,7 @@ const FILES: &[(&str, &str)] = &[
     ("zprobe_exec/undone.py", include_str!("attach/zprobe_exec/undone.py")),
     ("zprobe_exec/update.py", include_str!("attach/zprobe_exec/update.py")),
     ("zprobe_exec/watch.py", include_str!("attach/zprobe_exec/watch.py")),
+    ("zprobe_exec/wrapped.py", include_str!("attach/zprobe_exec/wrapped.py")),
 ];
 
 /// The files of the rank program that the watch code also uses.

@@ -149,6 +149,10 @@ pub struct Remarks {
     /// Pairs of parameters that the model's configuration ties, but that are separate parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untied: Vec<(String, String)>,
+    /// The trainable parameters that `DistributedDataParallel` does not reduce, because they joined its module, or
+    /// became trainable, after the module had been wrapped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<String>,
     /// The classes of the optimizers that hold trainable parameters of the model and have never stepped, such as
     /// `SGD`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

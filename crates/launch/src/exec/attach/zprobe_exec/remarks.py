@@ -26,6 +26,7 @@ class Remarks:
         self.reduced_early = self.clipped_by_value = None
         self.accumulation, self.engines = {}, set()
         self.strays, self.untied = 0, []
+        self.late = []  # The names of parameters that DDP does not reduce, because it was constructed before.
         self.averages = False
         self.idle = []  # The class names of the optimizers that have never stepped.
         self.unread = []  # Configuration keys that no code reads.
@@ -138,6 +139,7 @@ class Remarks:
             averages=self.averages,
             strays=self.strays,
             untied=self.untied,
+            late=self.late,
             idle=self.idle,
             unread=self.unread,
             schedule=self.schedule,

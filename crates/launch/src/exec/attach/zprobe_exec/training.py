@@ -34,6 +34,7 @@ from zprobe_exec import (
     transforms,
     turns,
     update,
+    wrapped,
 )
 from zprobe_exec.channel import Channel
 from zprobe_exec.coded import Coded
@@ -587,6 +588,8 @@ class Training:
             self.remarks.schedule = None  # With turns, each optimizer may have its own schedule.
         self.softly("optimizers", self.remarks.see_outer_optimizer, self._own_params(), self.turns.stepped)
         self.remarks.idle = [type(it).__name__ for it in self.softly("optimizers", self.turns.idle, self.names) or []]
+        late = self.softly("wrapped parameters", wrapped.late) or []
+        self.remarks.late = sorted({self.names[id(it)] for it in late if id(it) in self.names})
         self.channel.emit("script-remarked", **self.remarks.fields())
 
     def _finish(self):

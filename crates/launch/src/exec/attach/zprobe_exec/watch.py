@@ -7,7 +7,7 @@ import sys
 import torch
 from torch.optim import optimizer as optimizers
 
-from zprobe_exec import engine, places, process, stacks
+from zprobe_exec import engine, places, process, stacks, wrapped
 from zprobe_exec.arithmetic import Arithmetic
 from zprobe_exec.clipping import skips_step
 from zprobe_exec.modules import Modules
@@ -40,6 +40,7 @@ def install(settings):
             module.clip_grads_with_norm_ = _watched_clipping(module.clip_grads_with_norm_)
     if torch.distributed.is_available():
         torch.distributed.all_reduce = _watched_reduction(torch.distributed.all_reduce)
+        wrapped.install()
         torch.distributed.init_process_group = _watched_joining(torch.distributed.init_process_group)
     optimizers.register_optimizer_step_pre_hook(_before_step)
     optimizers.register_optimizer_step_post_hook(_after_step)
