@@ -132,7 +132,8 @@ impl TermSlip {
                     .to_owned()
             }
             Self::OtherCount(count) => {
-                format!("divided by {count}, but {steps} microbatches have this term")
+                let have = if steps == 1 { "microbatch has" } else { "microbatches have" };
+                format!("divided by {count}, but {steps} {have} this term")
             }
             Self::LeftOut(part) => format!(
                 "divided by the number of elements of the step, but without the elements of {}, which have \

@@ -2,7 +2,8 @@
 //! different number of microbatches than the optimizer steps after.
 
 use crate::case::Case;
-use crate::loss::by_step;
+use crate::deviation::{Deviation, Pattern};
+use crate::loss::{MicrobatchTerm, by_step};
 use crate::rule::{Rule, Sighting};
 use crate::scope::{Extent, Scope};
 use zprobe_model::trace::{ConstantKind, LossConstant, TermOf};
@@ -22,7 +23,11 @@ pub(super) const RULE: Rule = Rule {
 fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     if case.observed.spec.script().is_some() {
         let windows = of_script(case, rule);
-        if windows.is_empty() { of_constants(case, rule).into_iter().collect() } else { windows }
+        if windows.is_empty() {
+            of_constants(case, rule).or_else(|| within_window(case, rule)).into_iter().collect()
+        } else {
+            windows
+        }
     } else {
         of_engine(case, rule).into_iter().collect()
     }
@@ -127,6 +132,41 @@ fn of_constants(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         own.factor,
     );
     let evidence = own.at.iter().map(|at| format!("the multiplication is at {at}")).collect();
+    let finding = Finding { evidence, ..rule.finding(message) };
+    Some(Sighting::new(finding, Scope::default()))
+}
+
+/// Reports a script whose optimizers step after each microbatch, while its loss is divided by a number of microbatches:
+/// then the gradients of the microbatches before come again, or are not averaged yet.
+fn within_window(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let is_sign = |it: &&Deviation| matches!(it.pattern, Pattern::Leftover | Pattern::NotAveraged);
+    if case.observed.spec.gradient_accumulation_steps != 1
+        || !case.deviations.iter().any(|it| is_sign(&it))
+    {
+        return None;
+    }
+    let ranks = case.observed.replicas() as f64;
+    let is_window = |it: &&LossConstant| {
+        let is_count = it.kind == ConstantKind::Int && !it.written && it.by.is_none();
+        it.divides && is_count && it.factor > 1.0 && it.factor != ranks
+    };
+    let steps = by_step(case);
+    let mut rows = steps.values().flatten().flat_map(|term| &term.rows);
+    let constants = &rows.next()?.term.constants;
+    let window = constants.iter().find(is_window)?;
+    let is_divided = |it: &MicrobatchTerm<'_>| {
+        let mut counts = it.term.constants.iter().filter(is_window);
+        counts.any(|other| (other.factor, &other.at) == (window.factor, &window.at))
+    };
+    if !rows.all(is_divided) {
+        return None;
+    }
+    let message = format!(
+        "optimizers stepped after each microbatch, but the loss is divided by {}: the step may be inside of the loop \
+         over the microbatches",
+        window.factor,
+    );
+    let evidence = window.at.iter().map(|at| format!("the division is at {at}")).collect();
     let finding = Finding { evidence, ..rule.finding(message) };
     Some(Sighting::new(finding, Scope::default()))
 }
