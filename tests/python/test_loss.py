@@ -72,6 +72,17 @@ class Weights(unittest.TestCase):
         (term,) = weighed(lambda logits, labels: (logits.square() * torch.rand(3, 5).add(1)).sum())["terms"]
         self.assertEqual((term["elements"], term["nonzero"]), (15, None))
 
+    def test_a_learned_weight_of_a_loss_is_no_penalty(self):
+        def kinds(weight):
+            def make(logits, labels):
+                squares = torch.nn.Parameter(torch.ones(2)).square()
+                return weight(squares) * F.cross_entropy(logits, labels) + squares.sum()
+
+            return sorted(it["of"] for it in weighed(make)["terms"])
+
+        self.assertEqual(kinds(lambda squares: 1.0), ["parameters", "tokens"])
+        self.assertEqual(kinds(lambda squares: (-squares.sum()).exp()), ["elements"])
+
     def test_a_term_that_a_sum_has_already_is_there_twice(self):
         def make(logits, labels):
             loss, penalty = F.cross_entropy(logits, labels), logits.square().mean()

@@ -190,6 +190,14 @@ class Loss:
         all_of = collections.Counter(first for _, first in known.values())
         return sorted(first for first, count in seen.items() if first != code and count == all_of[first])
 
+    def _unmixed(self):
+        """The ends of all terms, without penalties on parameters on which another term depends too, as learned weights
+        of several losses do: the gradient that arrives there is not that of the penalty alone."""
+        depends = set()
+        for ending in self.endings.values():
+            depends.update(_near(it for it, _ in ending.node.next_functions))
+        return [it for it in self.endings.values() if it.of != "parameters" or it.node not in depends]
+
     def take(self, samples=None):
         """The fields of the event `loss-weighed`: the terms of the loss of one microbatch with `samples` samples.
         `None` if no loss of a single element could be followed."""
@@ -200,7 +208,7 @@ class Loss:
         if not self.seeds or self.is_cut:
             return None
         groups = {}
-        for ending in self.endings.values():
+        for ending in self._unmixed():
             if ending.was_reached() and self.divisor != 1:
                 ending.divide(Constant(float(self.divisor), "int", True, True, (None, None, None, "deepspeed")))
             # A loss may include the same scalar twice. A sum that includes the same elements twice counts as another
@@ -252,18 +260,24 @@ def _own_part(node):
     """The index of the only part with a gradient in a concatenation on which the elements of a term depend: of this
     microbatch's features among those of other microbatches, which an earlier forward has cached, or of this rank's
     features among those of other ranks. `None` if there is no such concatenation."""
-    seen, pending = set(), collections.deque([node])
-    while pending and len(seen) < _NEAR:
-        node = pending.popleft()
-        if node in seen:
-            continue
-        seen.add(node)
+    for node in _near([node]):
         behind = [it for it, _ in node.next_functions]
         own = [index for index, it in enumerate(behind) if it is not None]
         if node.name() == "CatBackward0" and len(own) == 1 < len(behind):
             return own[0]
-        pending.extend(it for it in behind if it is not None)
     return None
+
+
+def _near(nodes):
+    """Iterates over `nodes` and the nodes behind them, the closest ones first, up to `_NEAR` nodes."""
+    seen, pending = set(), collections.deque(nodes)
+    while pending and len(seen) < _NEAR:
+        node = pending.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        pending.extend(it for it, _ in node.next_functions)
 
 
 def _is_scalar(node):
