@@ -83,6 +83,13 @@ class Weights(unittest.TestCase):
         self.assertEqual(kinds(lambda squares: 1.0), ["parameters", "tokens"])
         self.assertEqual(kinds(lambda squares: (-squares.sum()).exp()), ["elements"])
 
+    def test_elements_of_two_terms_are_told_for_one_only(self):
+        def make(logits, labels):
+            scales = logits.tanh()
+            return (torch.ones(3, 5) * scales.exp()).square().mean() - scales.sum(-1).mean()
+
+        self.assertEqual([it["name"] for it in weighed(make)["terms"]], ["Pow"])
+
     def test_a_term_that_a_sum_has_already_is_there_twice(self):
         def make(logits, labels):
             loss, penalty = F.cross_entropy(logits, labels), logits.square().mean()

@@ -43,6 +43,9 @@ MOST_PATHS = 4096
 # The number of nodes after an element in which a concatenation with cached features is searched.
 _NEAR = 48
 
+# The largest number of nodes in which elements are searched on which several terms depend.
+MOST_NODES = 20000
+
 
 class Path:
     """The path from the root of a loss to one of the nodes of its graph."""
@@ -191,12 +194,13 @@ class Loss:
         return sorted(first for first, count in seen.items() if first != code and count == all_of[first])
 
     def _unmixed(self):
-        """The ends of all terms, without penalties on parameters on which another term depends too, as learned weights
-        of several losses do: the gradient that arrives there is not that of the penalty alone."""
-        depends = set()
-        for ending in self.endings.values():
-            depends.update(_near(it for it, _ in ending.node.next_functions))
-        return [it for it in self.endings.values() if it.of != "parameters" or it.node not in depends]
+        """The ends of all terms, without elements on which another term depends too, as the learned weights of several
+        losses and the scales of a normalising flow: the gradient that arrives there is not that of one term."""
+        ends = list(self.endings.values())
+        if len(ends) < 2 or all(it.of == "tokens" for it in ends):
+            return ends
+        depends = set(_near((behind for it in ends for behind, _ in it.node.next_functions), MOST_NODES))
+        return [it for it in ends if it.of == "tokens" or it.node not in depends]
 
     def take(self, samples=None):
         """The fields of the event `loss-weighed`: the terms of the loss of one microbatch with `samples` samples.
@@ -260,7 +264,7 @@ def _own_part(node):
     """The index of the only part with a gradient in a concatenation on which the elements of a term depend: of this
     microbatch's features among those of other microbatches, which an earlier forward has cached, or of this rank's
     features among those of other ranks. `None` if there is no such concatenation."""
-    for node in _near([node]):
+    for node in _near([node], _NEAR):
         behind = [it for it, _ in node.next_functions]
         own = [index for index, it in enumerate(behind) if it is not None]
         if node.name() == "CatBackward0" and len(own) == 1 < len(behind):
@@ -268,10 +272,10 @@ def _own_part(node):
     return None
 
 
-def _near(nodes):
-    """Iterates over `nodes` and the nodes behind them, the closest ones first, up to `_NEAR` nodes."""
+def _near(nodes, most):
+    """Iterates over `nodes` and the nodes behind them, the closest ones first, up to `most` nodes."""
     seen, pending = set(), collections.deque(nodes)
-    while pending and len(seen) < _NEAR:
+    while pending and len(seen) < most:
         node = pending.popleft()
         if node is None or node in seen:
             continue
