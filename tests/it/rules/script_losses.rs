@@ -309,3 +309,19 @@ fn a_window_with_more_microbatches_than_its_loss_is_divided_by_is_found() {
     // A number that the line contains in digits is no number of microbatches.
     assert_eq!(codes(&with_last_window(3, true)), [""; 0]);
 }
+
+#[test]
+fn a_last_microbatch_without_a_loss_on_some_ranks_is_a_dummy() {
+    let zeroed = |ranks: std::ops::Range<usize>, microbatches: std::ops::RangeInclusive<usize>| {
+        with_losses(|rank, loss| {
+            if ranks.contains(&rank) && microbatches.contains(&loss.microbatch) {
+                (loss.zeroed, loss.terms) = (true, Vec::new());
+            }
+        })
+    };
+    let is_finding = |report: &Report| report.findings.iter().any(|it| it.code.as_str() == "ZP113");
+    assert!(!is_finding(&zeroed(1..2, 1..=1)));
+    assert!(is_finding(&zeroed(0..2, 1..=1)), "no rank has the microbatch");
+    assert!(is_finding(&zeroed(1..2, 0..=0)), "a microbatch with a loss comes later");
+    assert!(is_finding(&zeroed(1..2, 0..=1)), "the rank has no loss at all");
+}

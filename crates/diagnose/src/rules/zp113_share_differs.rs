@@ -87,14 +87,25 @@ fn in_one_step(
     })
 }
 
-/// Reports microbatches whose loss the script multiplies by 0, if they are the same in each step.
+/// Reports microbatches whose loss the script multiplies by 0, if they are the same in each step. The last microbatches of
+/// some ranks may be dummies, which ranks with less data run beside those of the other ranks.
 fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let losses = &case.observed.script.losses;
     let of_step = |step: usize| -> BTreeSet<(usize, usize)> {
         let of_step = losses.iter().filter(|((at, _), _)| *at == step);
         let zeroed = of_step.flat_map(|((_, rank), of)| of.iter().map(move |it| (*rank, *it)));
-        zeroed.filter(|(_, it)| it.zeroed).map(|(rank, it)| (rank, it.microbatch)).collect()
+        let zeroed: BTreeSet<(usize, usize)> =
+            zeroed.filter(|(_, it)| it.zeroed).map(|(rank, it)| (rank, it.microbatch)).collect();
+        let has = |rank: usize, microbatch: usize| zeroed.contains(&(rank, microbatch));
+        let is_dummy = |(rank, microbatch): &(usize, usize)| {
+            let of_rank = losses.get(&(step, *rank)).into_iter().flatten();
+            let mut after = of_rank.clone().filter(|it| it.microbatch > *microbatch);
+            after.all(|it| it.zeroed)
+                && of_rank.into_iter().any(|it| !it.zeroed)
+                && (0..case.observed.spec.world_size).any(|other| !has(other, *microbatch))
+        };
+        zeroed.iter().filter(|it| !is_dummy(it)).copied().collect()
     };
     let steps: Vec<BTreeSet<(usize, usize)>> = recorded.iter().map(|step| of_step(*step)).collect();
     let first = steps.first().filter(|it| !it.is_empty())?;
