@@ -260,7 +260,7 @@ fn a_mix_of_losses_of_one_kind_is_right_if_the_mix_weighs_the_same() {
 
 #[test]
 fn a_sum_that_lacks_the_division_of_the_other_term_is_found() {
-    let beside_a_sum = |is_divided: bool| {
+    let beside_a_sum = |is_divided: bool, sign: f64| {
         with_losses(|_, loss| {
             average(loss);
             let mut sum = loss.terms[0].clone();
@@ -268,7 +268,7 @@ fn a_sum_that_lacks_the_division_of_the_other_term_is_found() {
             (sum.elements, sum.shape, sum.terms) = (8, vec![4], 2);
             (sum.least, sum.most, sum.total) = (0.01, 0.01, 0.08);
             let coefficient = &mut sum.constants[0];
-            (coefficient.factor, coefficient.divides) = (0.01, false);
+            (coefficient.factor, coefficient.divides) = (sign * 0.01, false);
             coefficient.kind = ConstantKind::Float;
             sum.constants.truncate(1);
             loss.terms.insert(0, sum);
@@ -277,12 +277,53 @@ fn a_sum_that_lacks_the_division_of_the_other_term_is_found() {
             }
         })
     };
-    let report = beside_a_sum(true);
+    for sign in [1.0, -1.0] {
+        let report = beside_a_sum(true, sign);
+        assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+        let report = beside_a_sum(false, sign);
+        assert_eq!(codes(&report), ["ZP112"]);
+        let message = &report.findings[0].message;
+        assert!(message.contains("has 2 times the weight"), "{message}");
+    }
+}
+
+#[test]
+fn an_average_of_two_terms_of_one_kind_is_no_sum_of_them() {
+    let two_means = |divides_by_steps: bool| {
+        with_losses(|_, loss| {
+            average(loss);
+            if !divides_by_steps {
+                scale(loss, 2.0);
+                loss.terms[0].constants[0].factor = 1.0;
+            }
+            apply(loss, 2.0, true, "78");
+            let term = &mut loss.terms[0];
+            (term.terms, term.elements, term.total) = (2, 2 * term.elements, 2.0 * term.total);
+            term.constants[0].written = true;
+        })
+    };
+    let report = two_means(true);
     assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
-    let report = beside_a_sum(false);
-    assert_eq!(codes(&report), ["ZP112"]);
-    let message = &report.findings[0].message;
-    assert!(message.contains("has 2 times the weight"), "{message}");
+    assert_eq!(codes(&two_means(false)), ["ZP111"]);
+}
+
+#[test]
+fn a_number_of_elements_is_a_count_in_any_kind_of_number() {
+    // The trace's loss is divided by its tokens, and multiplied by the ranks.
+    let with_kind = |kind: ConstantKind, has_ranks: bool| {
+        with_losses(|_, loss| {
+            let constants = &mut loss.terms[0].constants;
+            for count in constants.iter_mut().filter(|it| it.divides && it.factor > 8.0) {
+                count.kind = kind;
+            }
+            constants.retain(|it| has_ranks || it.divides);
+            if !has_ranks {
+                scale(loss, 0.5);
+            }
+        })
+    };
+    assert_eq!(codes(&with_kind(ConstantKind::Float, true)), [""; 0]);
+    assert_eq!(codes(&with_kind(ConstantKind::Float, false)), ["ZP111"]);
 }
 
 #[test]

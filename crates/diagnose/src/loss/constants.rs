@@ -53,7 +53,10 @@ fn is_own(case: &Case<'_>, term: &StepTerm<'_>, constant: &LossConstant) -> bool
     let terms = term.rows.first().map_or(1, |row| row.loss.terms.len()) as f64;
     let is_count = |it: f64| number == it && it > 1.0;
     let is_share = |it: f64| (number * it - 1.0).abs() < 1e-6 && it > 2.0;
+    // The number of elements of the whole step is a count in any kind of number.
+    let is_of_elements = number == term.elements() as f64 && number > 2.0 * ranks * steps;
     match constant.kind {
+        _ if constant.divides && is_of_elements => false,
         // A package only divides by a number that the loss needs.
         _ if constant.by.is_some() => false,
         ConstantKind::Int if constant.divides => {

@@ -93,7 +93,7 @@ pub fn judge(case: &Case<'_>, term: &StepTerm<'_>) -> SumVerdict {
         return SumVerdict::Unknown;
     }
     let free = own_constants(case, term);
-    let own: f64 = certain(case, term, &free).iter().product();
+    let own: f64 = certain(case, term, &free).iter().map(|it| it.abs()).product();
     let value = total / own / means(term);
     let slips = slips(case, term);
     let off = |(value, slip): (f64, TermSlip)| {
@@ -179,7 +179,7 @@ fn beside_others(
     value: f64,
     slips: &[(TermSlip, f64)],
 ) -> Option<(f64, TermSlip)> {
-    [1.0, elements_of_sum(term)].into_iter().find_map(|right| {
+    right(term).into_iter().find_map(|right| {
         let value = value / right;
         let mut slips = slips.iter().filter(|(_, wanted)| is(case, value, *wanted));
         let lacking = || slips.find(|(slip, _)| lacks(case, term, *slip)).map(|(slip, _)| *slip);
@@ -325,7 +325,10 @@ fn means(term: &StepTerm<'_>) -> f64 {
 fn right(term: &StepTerm<'_>) -> Vec<f64> {
     let mut right = vec![1.0];
     let Some(first) = term.rows.first().map(|row| row.term) else { return right };
-    if term.rows.iter().all(|row| row.term.terms == first.terms) {
+    // A script that averages several terms of one kind does not mean their sum.
+    let averages = |it: &LossConstant| (it.value() * first.terms as f64 - 1.0).abs() < 1e-9;
+    let is_averaged = first.constants.iter().any(averages);
+    if !is_averaged && term.rows.iter().all(|row| row.term.terms == first.terms) {
         right.push(first.terms as f64);
     }
     if term.of() == TermOf::Elements && first.kind.contains("sum") {

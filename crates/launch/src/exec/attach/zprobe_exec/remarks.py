@@ -111,11 +111,12 @@ class Remarks:
 
     def see_reduction(self, tensor, params):
         """Called before the script reduces a tensor over the ranks: remembers if the tensor has the shape of a
-        parameter and is no gradient, as a parameter or its change."""
+        parameter and is no gradient and no copy of one, as a parameter or its change."""
         if isinstance(tensor, torch.Tensor) and tensor.dim():
-            gradients = {it.grad.data_ptr() for it in params if it.grad is not None and it.grad.layout == torch.strided}
-            is_like = any(it.shape == tensor.shape for it in params)
-            self.averages = self.averages or is_like and tensor.data_ptr() not in gradients
+            alike = [it for it in params if it.shape == tensor.shape]
+            gradients = [it.grad for it in alike if it.grad is not None and it.grad.layout == torch.strided]
+            is_gradient = lambda it: it.data_ptr() == tensor.data_ptr() or torch.equal(it, tensor)
+            self.averages = self.averages or bool(alike) and not any(map(is_gradient, gradients))
 
     def see_outer_optimizer(self, params, stepped):
         """Remembers signs of local SGD: an optimizer that never stepped and has copies of the parameters, or one of
