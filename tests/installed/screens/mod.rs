@@ -1,7 +1,8 @@
 //! Pages that are true to the screen: every command of the README and of docs in a block of the language
 //! `console` is typed on a terminal of 80 columns, in an empty directory, and what the terminal shows is compared
 //! with what the page says. A line `...` stands for any lines; times, names of runs and paths of interpreters
-//! may differ. A block without output is only run: it must not end with a usage error.
+//! may differ. A block without output is only run: it must not end with a usage error. The commands that a screen
+//! offers (`next:`, `again:`) must not, either.
 //!
 //! Comments of a page say what a reader has: `<!-- run with deepspeed==0.18.9 as .venv -->`, `<!-- run without
 //! an engine -->`; and of the next block, whether it takes part: `<!-- run in full: REASON -->` with
@@ -15,6 +16,7 @@
 #![allow(clippy::disallowed_macros, reason = "what is skipped is said")]
 
 mod issues;
+mod offered;
 mod page;
 mod place;
 mod same;
@@ -151,6 +153,7 @@ fn typed(place: &Place, sample: &Sample) -> (String, Vec<String>) {
         } else {
             body += &exchange.said;
         }
+        wrong.extend(offered::refused(place, &screen.text));
         if let Some(path) = &sample.picture {
             wrong.extend(picture(path, &exchange.command, &screen.coloured));
         }
