@@ -289,22 +289,24 @@ fn a_sum_that_lacks_the_division_of_the_other_term_is_found() {
 
 #[test]
 fn an_average_of_two_terms_of_one_kind_is_no_sum_of_them() {
-    let two_means = |divides_by_steps: bool| {
+    // Two steps and two ranks: a division by 2 may be that of a sum by the steps, a multiplication by 0.5 is an average.
+    let two_means = |divides_by_steps: bool, (factor, divides): (f64, bool)| {
         with_losses(|_, loss| {
             average(loss);
             if !divides_by_steps {
                 scale(loss, 2.0);
                 loss.terms[0].constants[0].factor = 1.0;
             }
-            apply(loss, 2.0, true, "78");
+            apply(loss, factor, divides, "78");
             let term = &mut loss.terms[0];
             (term.terms, term.elements, term.total) = (2, 2 * term.elements, 2.0 * term.total);
             term.constants[0].written = true;
+            term.constants[0].kind = if divides { ConstantKind::Int } else { ConstantKind::Float };
         })
     };
-    let report = two_means(true);
-    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
-    assert_eq!(codes(&two_means(false)), ["ZP111"]);
+    assert_eq!(codes(&two_means(true, (0.5, false))), [""; 0]);
+    assert_eq!(codes(&two_means(false, (0.5, false))), ["ZP111"]);
+    assert_eq!(codes(&two_means(false, (2.0, true))), [""; 0]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::{MicrobatchTerm, StepTerm, contract};
 use crate::bounds;
 use crate::case::Case;
 use zprobe_model::spec::{Dtype, Scale};
-use zprobe_model::trace::{LossConstant, TermOf};
+use zprobe_model::trace::{LossConstant, LossTerm, TermOf};
 
 /// The largest difference, as a logarithm, between a sum of weights and the sum to which a mistake leads that the
 /// constants of the loss show.
@@ -79,7 +79,7 @@ fn may_have(case: &Case<'_>, term: &StepTerm<'_>, slip: TermSlip) -> bool {
     let total = term.in_update().map(f64::abs);
     let products = products(&own_constants(case, term));
     wanted.zip(total).is_some_and(|(wanted, total)| {
-        products.iter().any(|own| is(case, total / own / means(term), wanted))
+        products.iter().any(|own| is(case, total / own / means(case, term), wanted))
     })
 }
 
@@ -94,7 +94,7 @@ pub fn judge(case: &Case<'_>, term: &StepTerm<'_>) -> SumVerdict {
     }
     let free = own_constants(case, term);
     let own: f64 = certain(case, term, &free).iter().map(|it| it.abs()).product();
-    let value = total / own / means(term);
+    let value = total / own / means(case, term);
     let slips = slips(case, term);
     let off = |(value, slip): (f64, TermSlip)| {
         if slip.is_meant(demanded) { SumVerdict::Mean } else { SumVerdict::Off(value, slip) }
@@ -160,7 +160,7 @@ fn is_short(case: &Case<'_>, term: &StepTerm<'_>, total: f64) -> bool {
 
 /// True if a sum is that of a mean, after division by some of the script's own constants.
 fn is_mean(case: &Case<'_>, term: &StepTerm<'_>, total: f64, products: &[f64]) -> bool {
-    let mut right = right(term);
+    let mut right = right(case, term);
     if alternates(case, term) {
         right.push(share(case, term));
     }
@@ -179,7 +179,7 @@ fn beside_others(
     value: f64,
     slips: &[(TermSlip, f64)],
 ) -> Option<(f64, TermSlip)> {
-    right(term).into_iter().find_map(|right| {
+    right(case, term).into_iter().find_map(|right| {
         let value = value / right;
         let mut slips = slips.iter().filter(|(_, wanted)| is(case, value, *wanted));
         let lacking = || slips.find(|(slip, _)| lacks(case, term, *slip)).map(|(slip, _)| *slip);
@@ -311,24 +311,38 @@ pub(super) fn slack(case: &Case<'_>) -> f64 {
 }
 
 /// The number of means that a term adds up: the number of losses of its kind in the backward, unless the script
-/// averages these.
-fn means(term: &StepTerm<'_>) -> f64 {
-    let Some(MicrobatchTerm { term, loss, .. }) = term.rows.first() else { return 1.0 };
-    let constants: f64 = term.constants.iter().map(LossConstant::value).product();
-    let sum = term.total / (constants * loss.seed);
-    let is_sum = (sum.abs() / term.terms as f64 - 1.0).abs() <= bounds::SAME_SCALE;
-    if is_sum { term.terms as f64 } else { 1.0 }
+/// averages these by a number that is none of its own constants.
+fn means(case: &Case<'_>, term: &StepTerm<'_>) -> f64 {
+    let Some(MicrobatchTerm { term: first, loss, .. }) = term.rows.first() else { return 1.0 };
+    let constants: f64 = first.constants.iter().map(LossConstant::value).product();
+    let sum = first.total / (constants * loss.seed);
+    let is_sum = (sum.abs() / first.terms as f64 - 1.0).abs() <= bounds::SAME_SCALE;
+    let average = average_of_terms(case, term, first);
+    let is_own = || own_constants(case, term).iter().any(|own| average == Some(*own));
+    if is_sum && (average.is_none() || is_own()) { first.terms as f64 } else { 1.0 }
+}
+
+/// The constant that turns the sum of several losses of one kind into their average; `None` without one. A division by
+/// their number may also be that by the accumulation steps or the ranks, if these are as many.
+fn average_of_terms(case: &Case<'_>, term: &StepTerm<'_>, first: &LossTerm) -> Option<f64> {
+    let terms = first.terms as f64;
+    let is_count = terms == term.taken as f64 || terms == case.observed.replicas() as f64;
+    let is_it = |it: &&LossConstant| {
+        let is_sure = !is_count || it.written && !it.divides;
+        is_sure && (it.value() * terms - 1.0).abs() < 1e-9
+    };
+    first.constants.iter().find(is_it).filter(|_| terms > 1.0).map(LossConstant::value)
 }
 
 /// Lists the sums of weights that a correct loss can have: as one mean, as several terms of one kind, as the mean over
 /// samples of each sample's sum, or as the sum over all elements.
-fn right(term: &StepTerm<'_>) -> Vec<f64> {
+fn right(case: &Case<'_>, term: &StepTerm<'_>) -> Vec<f64> {
     let mut right = vec![1.0];
     let Some(first) = term.rows.first().map(|row| row.term) else { return right };
     // A script that averages several terms of one kind does not mean their sum.
-    let averages = |it: &LossConstant| (it.value() * first.terms as f64 - 1.0).abs() < 1e-9;
-    let is_averaged = first.constants.iter().any(averages);
-    if !is_averaged && term.rows.iter().all(|row| row.term.terms == first.terms) {
+    if average_of_terms(case, term, first).is_none()
+        && term.rows.iter().all(|row| row.term.terms == first.terms)
+    {
         right.push(first.terms as f64);
     }
     if term.of() == TermOf::Elements && first.kind.contains("sum") {

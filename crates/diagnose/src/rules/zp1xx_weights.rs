@@ -27,7 +27,7 @@ pub(super) const RULES: [Rule; 7] = [
         "ZP103",
         "microbatch-repeated",
         include_str!("../../../../docs/rules/ZP103.md"),
-        &RuleCode::all(["ZP802"]),
+        &RuleCode::all(["ZP106", "ZP802"]),
     ),
     of(
         "ZP104",
