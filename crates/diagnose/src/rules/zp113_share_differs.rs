@@ -88,7 +88,7 @@ fn in_one_step(
 }
 
 /// Reports microbatches whose loss the script multiplies by 0, if they are the same in each step. The last microbatches of
-/// some ranks may be dummies, which ranks with less data run beside those of the other ranks.
+/// some ranks may be dummies, which ranks with less data run while other ranks have more.
 fn zeroed(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let recorded: Vec<usize> = case.observed.spec.recorded_steps().collect();
     let losses = &case.observed.script.losses;

@@ -365,7 +365,7 @@ pub enum Event {
         params: Vec<usize>,
     },
     /// Facts about a user's script that gradients do not show.
-    ScriptRemarked(Remarks),
+    ScriptRemarked(Box<Remarks>),
     /// The autograd graph of a microbatch's loss, before the backward.
     GraphWalked {
         /// The number of the optimizer step, from 0.

@@ -273,7 +273,7 @@ def _own_part(node):
 
 
 def _near(nodes, most):
-    """Iterates over `nodes` and the nodes behind them, the closest ones first, up to `most` nodes."""
+    """Iterates over `nodes` and the nodes that follow them, the closest ones first, up to `most` nodes."""
     seen, pending = set(), collections.deque(nodes)
     while pending and len(seen) < most:
         node = pending.popleft()

@@ -104,7 +104,7 @@ def untied():
             if is_tied and hasattr(module, "get_input_embeddings") and hasattr(module, "get_output_embeddings"):
                 pair = (module.get_input_embeddings(), module.get_output_embeddings())
                 weights = [getattr(it, "weight", None) for it in pair]
-                # A frozen weight gets no part of the gradient, as beside a head that PEFT trains as a copy.
+                # A frozen weight gets no part of the gradient, for example if PEFT trains a copy of the head.
                 is_pair = None not in weights and weights[0] is not weights[1] and weights[0].shape == weights[1].shape
                 if is_pair and all(it.requires_grad for it in weights):
                     known = {id(param): name for name, param in module.named_parameters(prefix=path)}
