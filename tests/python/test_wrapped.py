@@ -2,7 +2,6 @@
 
 import pathlib
 import sys
-import tempfile
 import unittest
 
 import torch
@@ -17,9 +16,8 @@ class LateTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         wrapped.install()
-        meeting = tempfile.NamedTemporaryFile()
-        cls.addClassCleanup(meeting.close)
-        torch.distributed.init_process_group("gloo", init_method="file://" + meeting.name, rank=0, world_size=1)
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         cls.addClassCleanup(torch.distributed.destroy_process_group)
 
     def setUp(self):
