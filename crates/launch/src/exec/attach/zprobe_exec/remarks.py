@@ -112,11 +112,13 @@ class Remarks:
     def see_reduction(self, tensor, params):
         """Called before the script reduces a tensor over the ranks: remembers if the tensor has the shape of a
         parameter and is no gradient and no copy of one, as a parameter or its change."""
-        if isinstance(tensor, torch.Tensor) and tensor.dim():
+        if not self.averages and isinstance(tensor, torch.Tensor) and tensor.dim():
             alike = [it for it in params if it.shape == tensor.shape]
             gradients = [it.grad for it in alike if it.grad is not None and it.grad.layout == torch.strided]
-            is_gradient = lambda it: it.data_ptr() == tensor.data_ptr() or torch.equal(it, tensor)
-            self.averages = self.averages or bool(alike) and not any(map(is_gradient, gradients))
+            # The comparison of contents is slow, and only a copy needs it.
+            is_gradient = any(it.data_ptr() == tensor.data_ptr() for it in gradients)
+            is_gradient = is_gradient or any(torch.equal(it, tensor) for it in gradients)
+            self.averages = bool(alike) and not is_gradient
 
     def see_outer_optimizer(self, params, stepped):
         """Remembers signs of local SGD: an optimizer that never stepped and has copies of the parameters, or one of
