@@ -35,8 +35,8 @@ const LEAST_VALUE: usize = 8;
 
 /// The JSON schemas of the report and of the trace's records, whose words are not private.
 const SCHEMAS: [&str; 2] = [
-    include_str!("../../../schema/report.v1.schema.json"),
-    include_str!("../../../schema/record.v1.schema.json"),
+    include_str!("../schema/report.v1.schema.json"),
+    include_str!("../schema/record.v1.schema.json"),
 ];
 
 /// The private facts about a machine.

@@ -10,7 +10,7 @@ macro_rules! rows {
         /// The path and text of each file in `probes/zoo`, sorted by name.
         pub const FILES: &[(&str, &str)] = &[$((
             concat!("probes/zoo/", $name, ".toml"),
-            include_str!(concat!("../../../probes/zoo/", $name, ".toml")),
+            include_str!(concat!("../probes/", $name, ".toml")),
         ),)*];
     };
 }

@@ -12,7 +12,7 @@ macro_rules! scripts {
         /// The name and text of each script.
         const FILES: &[(&str, &str)] = &[$((
             $name,
-            include_str!(concat!("../../../examples/train/", $name)),
+            include_str!(concat!("../train/", $name)),
         ),)*];
     };
 }

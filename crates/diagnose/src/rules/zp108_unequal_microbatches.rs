@@ -11,7 +11,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP108.md"),
+    doc: include_str!("../../docs/ZP108.md"),
     check: |case, rule| rule.in_steps_of_script(case, in_step),
 };
 

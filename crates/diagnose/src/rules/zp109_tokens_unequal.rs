@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP110", "ZP113"]),
-    doc: include_str!("../../../../docs/rules/ZP109.md"),
+    doc: include_str!("../../docs/ZP109.md"),
     check,
 };
 

@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP110.md"),
+    doc: include_str!("../../docs/ZP110.md"),
     check,
 };
 

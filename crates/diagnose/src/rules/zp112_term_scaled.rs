@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP113"]),
-    doc: include_str!("../../../../docs/rules/ZP112.md"),
+    doc: include_str!("../../docs/ZP112.md"),
     check,
 };
 

@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP110"]),
-    doc: include_str!("../../../../docs/rules/ZP113.md"),
+    doc: include_str!("../../docs/ZP113.md"),
     check,
 };
 

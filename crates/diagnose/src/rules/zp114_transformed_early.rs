@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP114.md"),
+    doc: include_str!("../../docs/ZP114.md"),
     check,
 };
 

@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP115.md"),
+    doc: include_str!("../../docs/ZP115.md"),
     check,
 };
 

@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP116.md"),
+    doc: include_str!("../../docs/ZP116.md"),
     check,
 };
 

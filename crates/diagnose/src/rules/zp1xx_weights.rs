@@ -16,41 +16,41 @@ use zprobe_report::{Contribution, Finding, RuleCode};
 
 /// The rules of this family, each with its name, its page, and the rules that explain its findings.
 pub(super) const RULES: [Rule; 7] = [
-    of("ZP101", "boundary-leak", include_str!("../../../../docs/rules/ZP101.md"), &[]),
+    of("ZP101", "boundary-leak", include_str!("../../docs/ZP101.md"), &[]),
     of(
         "ZP102",
         "microbatch-missing",
-        include_str!("../../../../docs/rules/ZP102.md"),
+        include_str!("../../docs/ZP102.md"),
         &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP605", "ZP701", "ZP801", "ZP802"]),
     ),
     of(
         "ZP103",
         "microbatch-repeated",
-        include_str!("../../../../docs/rules/ZP103.md"),
+        include_str!("../../docs/ZP103.md"),
         &RuleCode::all(["ZP106", "ZP802"]),
     ),
     of(
         "ZP104",
         "not-averaged",
-        include_str!("../../../../docs/rules/ZP104.md"),
+        include_str!("../../docs/ZP104.md"),
         &RuleCode::all(["ZP110", "ZP201", "ZP401", "ZP402", "ZP801", "ZP802"]),
     ),
     of(
         "ZP105",
         "wrongly-scaled",
-        include_str!("../../../../docs/rules/ZP105.md"),
+        include_str!("../../docs/ZP105.md"),
         &RuleCode::all(["ZP110", "ZP202", "ZP401", "ZP402", "ZP605", "ZP606", "ZP607", "ZP802"]),
     ),
     of(
         "ZP106",
         "leftover-gradient",
-        include_str!("../../../../docs/rules/ZP106.md"),
+        include_str!("../../docs/ZP106.md"),
         &RuleCode::all(["ZP110", "ZP402", "ZP606", "ZP701"]),
     ),
     of(
         "ZP107",
         "unexplained-gradient",
-        include_str!("../../../../docs/rules/ZP107.md"),
+        include_str!("../../docs/ZP107.md"),
         &RuleCode::all([
             "ZP106", "ZP110", "ZP201", "ZP401", "ZP402", "ZP501", "ZP602", "ZP605", "ZP607",
             "ZP801", "ZP802",

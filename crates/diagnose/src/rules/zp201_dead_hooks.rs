@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP401"]),
-    doc: include_str!("../../../../docs/rules/ZP201.md"),
+    doc: include_str!("../../docs/ZP201.md"),
     check,
 };
 

@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP202.md"),
+    doc: include_str!("../../docs/ZP202.md"),
     check,
 };
 

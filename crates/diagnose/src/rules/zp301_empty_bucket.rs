@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP201"]),
-    doc: include_str!("../../../../docs/rules/ZP301.md"),
+    doc: include_str!("../../docs/ZP301.md"),
     check,
 };
 

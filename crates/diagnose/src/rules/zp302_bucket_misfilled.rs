@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP201", "ZP202", "ZP301"]),
-    doc: include_str!("../../../../docs/rules/ZP302.md"),
+    doc: include_str!("../../docs/ZP302.md"),
     check,
 };
 

@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP401", "ZP605", "ZP801"]),
-    doc: include_str!("../../../../docs/rules/ZP402.md"),
+    doc: include_str!("../../docs/ZP402.md"),
     check,
 };
 

@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP502"]),
-    doc: include_str!("../../../../docs/rules/ZP501.md"),
+    doc: include_str!("../../docs/ZP501.md"),
     check,
 };
 

@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP502.md"),
+    doc: include_str!("../../docs/ZP502.md"),
     check,
 };
 

@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP107", "ZP110", "ZP201", "ZP501", "ZP502", "ZP604", "ZP611"]),
-    doc: include_str!("../../../../docs/rules/ZP503.md"),
+    doc: include_str!("../../docs/ZP503.md"),
     check,
 };
 

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP502", "ZP611"]),
-    doc: include_str!("../../../../docs/rules/ZP505.md"),
+    doc: include_str!("../../docs/ZP505.md"),
     check,
 };
 

@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP401", "ZP201", "ZP501",
         "ZP502", "ZP611", "ZP602", "ZP603", "ZP606", "ZP607", "ZP608",
     ]),
-    doc: include_str!("../../../../docs/rules/ZP601.md"),
+    doc: include_str!("../../docs/ZP601.md"),
     check,
 };
 

@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP401", "ZP501", "ZP502", "ZP605", "ZP611", "ZP802"]),
-    doc: include_str!("../../../../docs/rules/ZP602.md"),
+    doc: include_str!("../../docs/ZP602.md"),
     check,
 };
 

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP611"]),
-    doc: include_str!("../../../../docs/rules/ZP603.md"),
+    doc: include_str!("../../docs/ZP603.md"),
     check,
 };
 

@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
         "ZP101", "ZP102", "ZP103", "ZP104", "ZP105", "ZP106", "ZP107", "ZP201", "ZP401", "ZP402",
         "ZP501", "ZP502",
     ]),
-    doc: include_str!("../../../../docs/rules/ZP604.md"),
+    doc: include_str!("../../docs/ZP604.md"),
     check,
 };
 

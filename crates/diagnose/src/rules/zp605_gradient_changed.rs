@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP401"]),
-    doc: include_str!("../../../../docs/rules/ZP605.md"),
+    doc: include_str!("../../docs/ZP605.md"),
     check: |case, rule| rule.in_steps_of_script(case, in_step),
 };
 

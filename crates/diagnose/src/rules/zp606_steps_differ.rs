@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP401"]),
-    doc: include_str!("../../../../docs/rules/ZP606.md"),
+    doc: include_str!("../../docs/ZP606.md"),
     check,
 };
 

@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     is_handed_on: false,
     // A rank with other gradients has another norm.
     explained_by: &RuleCode::all(["ZP101", "ZP102", "ZP104", "ZP110", "ZP605", "ZP606"]),
-    doc: include_str!("../../../../docs/rules/ZP607.md"),
+    doc: include_str!("../../docs/ZP607.md"),
     check,
 };
 

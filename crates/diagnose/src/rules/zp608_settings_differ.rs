@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP606"]),
-    doc: include_str!("../../../../docs/rules/ZP608.md"),
+    doc: include_str!("../../docs/ZP608.md"),
     check,
 };
 

@@ -11,7 +11,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP609.md"),
+    doc: include_str!("../../docs/ZP609.md"),
     check,
 };
 

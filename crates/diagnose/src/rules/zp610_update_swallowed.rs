@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP102", "ZP605", "ZP606"]),
-    doc: include_str!("../../../../docs/rules/ZP610.md"),
+    doc: include_str!("../../docs/ZP610.md"),
     check,
 };
 

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP611.md"),
+    doc: include_str!("../../docs/ZP611.md"),
     check,
 };
 

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: false,
     explained_by: &RuleCode::all(["ZP401", "ZP402"]),
-    doc: include_str!("../../../../docs/rules/ZP701.md"),
+    doc: include_str!("../../docs/ZP701.md"),
     check,
 };
 

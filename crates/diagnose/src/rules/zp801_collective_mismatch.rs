@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     crash: true,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP502"]),
-    doc: include_str!("../../../../docs/rules/ZP801.md"),
+    doc: include_str!("../../docs/ZP801.md"),
     check,
 };
 

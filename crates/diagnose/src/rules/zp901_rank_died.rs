@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     crash: true,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP201", "ZP301", "ZP502", "ZP801", "ZP802", "ZP902", "ZP903"]),
-    doc: include_str!("../../../../docs/rules/ZP901.md"),
+    doc: include_str!("../../docs/ZP901.md"),
     check,
 };
 

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     crash: true,
     is_handed_on: true,
     explained_by: &RuleCode::all(["ZP502", "ZP606", "ZP802", "ZP903"]),
-    doc: include_str!("../../../../docs/rules/ZP902.md"),
+    doc: include_str!("../../docs/ZP902.md"),
     check,
 };
 

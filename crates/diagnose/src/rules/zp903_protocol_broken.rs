@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     crash: true,
     is_handed_on: true,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP903.md"),
+    doc: include_str!("../../docs/ZP903.md"),
     check,
 };
 

@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     crash: false,
     is_handed_on: true,
     explained_by: &[],
-    doc: include_str!("../../../../docs/rules/ZP904.md"),
+    doc: include_str!("../../docs/ZP904.md"),
     check,
 };
 

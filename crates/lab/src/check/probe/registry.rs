@@ -9,7 +9,7 @@ macro_rules! probes {
         /// The path and text of each file in `probes`, sorted by name.
         pub const FILES: &[(&str, &str)] = &[$((
             concat!("probes/", $name, ".toml"),
-            include_str!(concat!("../../../../../probes/", $name, ".toml")),
+            include_str!(concat!("../../../probes/", $name, ".toml")),
         ),)*];
     };
 }
