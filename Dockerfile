@@ -13,9 +13,9 @@ RUN useradd --create-home --uid 1000 zprobe \
 USER zprobe
 ENV VIRTUAL_ENV=/opt/zprobe PATH=/opt/zprobe/bin:$PATH
 
-# The wheels of `cargo xtask dist`, and nothing from elsewhere.
+# The wheel of `cargo xtask dist` for this kind of machine, and nothing from elsewhere.
 RUN --mount=type=bind,source=target/dist,target=/dist \
-    pip install --no-cache-dir --no-index --no-deps /dist/zprobe-*.whl
+    pip install --no-cache-dir --no-index --no-deps --find-links /dist zprobe
 
 # Runs are recorded in .zprobe of the working directory.
 WORKDIR /home/zprobe

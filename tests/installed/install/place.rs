@@ -102,7 +102,7 @@ impl Environment {
         let mut uv = Command::new("uv");
         uv.args(["pip", "install", "--no-index", "--python"]).arg(&self.0);
         let (code, _, said) =
-            output(uv.args(wheels.iter().map(|start| file(&dist(), start, ".whl"))));
+            output(uv.args(wheels.iter().map(|start| file(&dist(), start, "_x86_64.whl"))));
         assert_eq!(code, Some(0), "{said}");
     }
 

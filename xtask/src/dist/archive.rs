@@ -13,7 +13,6 @@ use tar::{Builder, Header};
 
 use super::VERSION;
 use super::workshop::{EPOCH, Workshop};
-use super::zprobe::triple;
 use crate::command::run;
 use crate::workspace;
 
@@ -30,33 +29,39 @@ const PROGRAM: u32 = 0o755;
 /// The file mode of all files in the archive that are no programs.
 const PLAIN: u32 = 0o644;
 
-/// Packs the archive around `program`, which is `zprobe`.
-pub fn pack(workshop: &Workshop, program: &Path) -> Result<()> {
-    let name = format!("zprobe-{VERSION}-{}", triple());
+/// Packs the archive for the target `triple` around its `program`, which is `zprobe`. The completions and manual pages
+/// are those of `runnable`, the same program for this machine.
+pub fn pack(workshop: &Workshop, triple: &str, program: &Path, runnable: &Path) -> Result<()> {
+    let name = format!("zprobe-{VERSION}-{triple}");
     let path = workshop.dist.join(format!("{name}.tar.gz"));
     let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
     let gzip = GzBuilder::new().write(file, Compression::best());
     let mut archive = Archive { tar: Builder::new(gzip), name };
-    fill(&mut archive, workshop, program)
+    fill(&mut archive, workshop, program, runnable)
         .and_then(|()| Ok(archive.tar.into_inner()?.finish()?.flush()?))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Adds all files of the archive.
-fn fill<W: Write>(archive: &mut Archive<W>, workshop: &Workshop, program: &Path) -> Result<()> {
+fn fill<W: Write>(
+    archive: &mut Archive<W>,
+    workshop: &Workshop,
+    program: &Path,
+    runnable: &Path,
+) -> Result<()> {
     archive.file("zprobe", program, PROGRAM)?;
     for name in FILES {
         archive.file(name, &workspace::root().join(name), PLAIN)?;
     }
     for (shell, name) in COMPLETIONS {
         // A completion script names the program as it was called, and users have the program on another path.
-        let mut command = Command::new(program);
+        let mut command = Command::new(runnable);
         let output = command.arg0("zprobe").args(["completions", shell]).output()?;
         ensure!(output.status.success(), "`zprobe completions {shell}` failed");
         archive.add(&format!("completions/{name}"), &output.stdout, PLAIN)?;
     }
     let pages = workshop.stage.join("man1");
-    run(Command::new(program).args(["man", "--out-dir"]).arg(&pages))?;
+    run(Command::new(runnable).args(["man", "--out-dir"]).arg(&pages))?;
     let mut pages: Vec<_> = fs::read_dir(pages)?.collect::<Result<_, _>>()?;
     pages.sort_by_key(fs::DirEntry::file_name);
     for page in pages {
