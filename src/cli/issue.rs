@@ -11,7 +11,7 @@ use pep440_rs::Version;
 use zprobe_engines::{self as engines, Tracker};
 use zprobe_lab::attachment::{
     Attachment, AttachmentSource, Bisection, Environment, History, MOST_ATTACHMENT, Project,
-    SCRIPT_FILE, archive, kinds,
+    SCRIPT_FILE, archive, kinds, own_project,
 };
 use zprobe_lab::console::{plain, print, say};
 use zprobe_lab::doctor::PythonFacts;
@@ -81,8 +81,8 @@ pub struct IssueArgs {
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MB")]
     max_trace_size: ByteSize,
 
-    /// Interpreter or virtual environment that the engine ran in: adds its versions and the output of collect_env and
-    /// ds_report
+    /// Interpreter or virtual environment that the engine ran in: adds its versions and the output of collect_env,
+    /// ds_report, `transformers env` or `accelerate env`
     #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
     python: Option<PathBuf>,
 
@@ -247,7 +247,8 @@ fn look(args: &IssueArgs, report: &Report, private: &Private) -> Result<Environm
     let (machine, python) = examine(&interpreter, patience);
     let python: PythonFacts = python?;
     let mut environment = Environment::new(&machine, Some(&python), report, private);
-    environment.ask_engines(&interpreter, &python, patience);
+    let project = own_project(report, args.project);
+    environment.ask_engines(&interpreter, &python, project, patience);
     Ok(environment)
 }
 

@@ -32,4 +32,5 @@ mod sweep;
 mod tensorboard;
 mod terminal;
 mod trace_events;
+mod trainer_issues;
 mod zoo;

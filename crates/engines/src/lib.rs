@@ -19,6 +19,8 @@ pub mod source;
 pub use axes::{Axes, AxisChoice};
 pub use native::INSTALL as INSTALL_NATIVE;
 
+use std::collections::BTreeMap;
+
 use zprobe_model::spec::{Dtype, Engine, Point, RunSpec, named_enum};
 
 /// All facts about an engine, except for the facts on which the meaning of a specification depends.
@@ -108,6 +110,12 @@ named_enum! {
         DeepSpeed = "deepspeed",
         /// The PyTorch project.
         PyTorch = "pytorch",
+        /// The transformers project.
+        Transformers = "transformers",
+        /// The accelerate project.
+        Accelerate = "accelerate",
+        /// The PyTorch Lightning project.
+        Lightning = "lightning",
         /// No particular project.
         Plain = "plain",
     }
@@ -127,7 +135,7 @@ pub struct Tracker {
 }
 
 impl Project {
-    /// The issue tracker of the project; `None` if the engine belongs to no project.
+    /// The issue tracker of the project; `None` for no particular project.
     pub fn tracker(self) -> Option<Tracker> {
         match self {
             Project::DeepSpeed => Some(Tracker {
@@ -143,8 +151,38 @@ impl Project {
                        in the second)",
                 wants: "collect_env",
             }),
+            Project::Transformers => Some(Tracker {
+                repository: "huggingface/transformers",
+                page: "https://github.com/huggingface/transformers/issues/new?template=bug-report.yml",
+                body: "each part of report.md of the zip in the form's field of the same name",
+                wants: "transformers env",
+            }),
+            Project::Accelerate => Some(Tracker {
+                repository: "huggingface/accelerate",
+                page: "https://github.com/huggingface/accelerate/issues/new?template=bug-report.yml",
+                body: "each part of report.md of the zip in the form's field of the same name",
+                wants: "accelerate env",
+            }),
+            Project::Lightning => Some(Tracker {
+                repository: "Lightning-AI/pytorch-lightning",
+                page: "https://github.com/Lightning-AI/pytorch-lightning/issues/new?template=1_bug_report.yaml",
+                body: "each part of report.md of the zip in the form's field of the same name",
+                wants: "collect_env",
+            }),
             Project::Plain => None,
         }
+    }
+
+    /// The project of the trainer that a script imports, from the `versions` of its packages; `None` if the script has
+    /// its own training loop. Lightning brings its own loop, and transformers' Trainer is built on accelerate.
+    pub fn of_trainer(versions: &BTreeMap<String, String>) -> Option<Self> {
+        let trainers = [
+            ("lightning", Project::Lightning),
+            ("pytorch-lightning", Project::Lightning),
+            ("transformers", Project::Transformers),
+            ("accelerate", Project::Accelerate),
+        ];
+        trainers.into_iter().find(|(name, _)| versions.contains_key(*name)).map(|(_, it)| it)
     }
 }
 

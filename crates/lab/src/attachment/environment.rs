@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::own_text::LEFT_OUT;
 use crate::answer::output_within;
 use crate::doctor::{MachineFacts, PythonAttempt, PythonFacts};
-use zprobe_engines::{self as engines, EnginePackage};
+use zprobe_engines::{self as engines, EnginePackage, Project};
 use zprobe_redact::{Private, Redactor};
 use zprobe_report::Report;
 
@@ -41,6 +41,13 @@ const RELEVANT: &[&str] = &[
 const COLLECT_ENV: &[&str] = &["-m", "torch.utils.collect_env"];
 const DS_REPORT: &[&str] = &["-c", "from deepspeed.env_report import cli_main; cli_main()"];
 
+/// The program that calls the command `env` of a package, whose name the interpreter gets as an argument. Older releases
+/// of transformers call their program `transformers-cli`.
+const TRAINER_ENV: &str = "import sys; from importlib.metadata import distribution; name = sys.argv[1]; \
+                           programs = {it.name: it for it in distribution(name).entry_points}; \
+                           program = programs.get(name) or programs[name + '-cli']; \
+                           sys.argv[1:] = ['env']; program.load()()";
+
 /// The facts about the machine and the interpreter.
 pub struct Environment {
     /// The names and values of the facts, in the order of display.
@@ -55,6 +62,9 @@ pub struct Environment {
     pub collect_env: Option<String>,
     /// The output of `ds_report`; `None` if no interpreter was named, or if the interpreter has no DeepSpeed.
     pub ds_report: Option<String>,
+    /// The output of `transformers env` or `accelerate env`; `None` if no interpreter was named, or if the issue is for
+    /// another project.
+    pub trainer_env: Option<String>,
 }
 
 impl Environment {
@@ -107,14 +117,26 @@ impl Environment {
             gpus: machine.driver.clone(),
             collect_env: None,
             ds_report: None,
+            trainer_env: None,
         }
     }
 
-    /// Runs `collect_env` and, if DeepSpeed is installed, `ds_report`, each for at most `limit`.
-    pub fn ask_engines(&mut self, interpreter: &Path, python: &PythonFacts, limit: Duration) {
+    /// Runs `collect_env`, `ds_report` if DeepSpeed is installed, and the command `env` of the `project`'s package if the
+    /// project asks for it, each for at most `limit`.
+    pub fn ask_engines(
+        &mut self,
+        interpreter: &Path,
+        python: &PythonFacts,
+        project: Project,
+        limit: Duration,
+    ) {
         self.collect_env = Some(output(interpreter, COLLECT_ENV, limit));
         if python.fact("deepspeed").value().is_some() {
             self.ds_report = Some(output(interpreter, DS_REPORT, limit));
+        }
+        if let Project::Transformers | Project::Accelerate = project {
+            let arguments = ["-c", TRAINER_ENV, &project.to_string()];
+            self.trainer_env = Some(output(interpreter, &arguments, limit));
         }
     }
 
@@ -136,10 +158,11 @@ impl Environment {
             gpus: self.gpus.as_ref().map(|all| all.iter().map(text).collect()).map_err(text),
             collect_env: self.collect_env.as_ref().map(text),
             ds_report: self.ds_report.as_ref().map(text),
+            trainer_env: self.trainer_env.as_ref().map(text),
         }
     }
 
-    /// All facts and variables, one per line, followed by the outputs of `collect_env` and `ds_report`.
+    /// All facts and variables, one per line, followed by the outputs of the engines' own scripts.
     pub fn text(&self) -> String {
         let facts = self.facts.iter().map(|(name, value)| format!("{name}: {value}\n"));
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
@@ -147,6 +170,7 @@ impl Environment {
         for (title, output) in [
             ("python -m torch.utils.collect_env", &self.collect_env),
             ("ds_report", &self.ds_report),
+            ("env of the trainer", &self.trainer_env),
         ] {
             if let Some(output) = output {
                 text += &format!("\n{title}\n{}\n{}\n", "-".repeat(title.len()), output.trim_end());

@@ -53,7 +53,7 @@ pub struct AttachmentSource<'a> {
     pub environment: &'a Environment,
     /// The private names and values, which must not be in the attachment.
     pub private: &'a Private,
-    /// The project whose headings the bug report has; `None` for the engine's own project.
+    /// The project whose headings the bug report has; `None` for the trainer's or the engine's own project.
     pub project: Option<Project>,
     /// The releases that have the bug, as far as they are known.
     pub history: &'a History,
@@ -144,7 +144,7 @@ impl Attachment {
         }
         redactor.json(&mut report);
         let report: Report = serde_json::from_value(report).context(TOO_COMMON)?;
-        let project = source.project.unwrap_or(engines::of(report.run.spec.engine()).project);
+        let project = own_project(&report, source.project);
         let history = redactor.data(source.history).context(TOO_COMMON)?;
         let shown = Visible::of(&report)?;
         let title = title::title(&shown, project, &history);
@@ -181,6 +181,13 @@ impl Attachment {
             left_out: material.left_out,
         })
     }
+}
+
+/// The project that an issue is for: the `chosen` one, otherwise that of the trainer of a script, otherwise the engine's.
+pub fn own_project(report: &Report, chosen: Option<Project>) -> Project {
+    let spec = &report.run.spec;
+    let trainer = || spec.script().and_then(|_| Project::of_trainer(&report.run.versions));
+    chosen.or_else(trainer).unwrap_or(engines::of(spec.engine()).project)
 }
 
 /// The user's own texts that an attachment without logs does not have.

@@ -1,7 +1,8 @@
 //! `report.md`: the text of an issue, with the headings of the project's own bug report template.
 //!
 //! DeepSpeed's template is `.github/ISSUE_TEMPLATE/training_bug_report.md`, PyTorch's
-//! `.github/ISSUE_TEMPLATE/bug-report.yml`.
+//! `.github/ISSUE_TEMPLATE/bug-report.yml`, which is also the name of transformers' and accelerate's; Lightning's is
+//! `.github/ISSUE_TEMPLATE/1_bug_report.yaml`.
 
 mod fit;
 
@@ -53,6 +54,41 @@ const PYTORCH: &[Piece] = &[
     ("\n", collect_env),
 ];
 
+const TRANSFORMERS: &[Piece] = &[
+    ("### System Info\n\n", trainer_env),
+    ("\n", system),
+    ("\n### Who can help?\n\nThe maintainers of the Trainer.\n\n### Information\n\n", own_script),
+    ("\n### Tasks\n\n", own_task),
+    ("\n### Reproduction\n\n", description),
+    ("\n", reproduction),
+    ("\n", context),
+    ("\n### Expected behavior\n\n", expected),
+];
+
+const ACCELERATE: &[Piece] = &[
+    ("### System Info\n\n", trainer_env),
+    ("\n", system),
+    ("\n### Information\n\n", own_script),
+    ("\n### Tasks\n\n", own_task),
+    ("\n### Reproduction\n\n", description),
+    ("\n", reproduction),
+    ("\n", context),
+    ("\n### Expected behavior\n\n", expected),
+];
+
+const LIGHTNING: &[Piece] = &[
+    ("### Bug description\n\n", description),
+    ("\nExpected: ", expected),
+    ("\n### What version are you seeing the problem on?\n\n", trainer_version),
+    ("\n### How to reproduce the bug\n\n", reproduction),
+    (
+        "\n### Error messages and logs\n\nThe weights above show the bug.\n\n### Environment\n\n",
+        system,
+    ),
+    ("\n", collect_env),
+    ("\n### More info\n\n", context),
+];
+
 const PLAIN: &[Piece] = &[
     ("### Describe the bug\n\n", description),
     ("\n### To reproduce\n\n", reproduction),
@@ -70,6 +106,9 @@ pub(super) fn text(material: &Material) -> serde_json::Result<String> {
     let pieces = match material.project {
         Project::DeepSpeed => DEEPSPEED,
         Project::PyTorch => PYTORCH,
+        Project::Transformers => TRANSFORMERS,
+        Project::Accelerate => ACCELERATE,
+        Project::Lightning => LIGHTNING,
         Project::Plain => PLAIN,
     };
     let parts = |(words, part): &Piece| {
@@ -199,6 +238,34 @@ fn open(text: String) -> Vec<IssuePart> {
 fn ds_report(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
     let otherwise = "collects it from the interpreter that had the bug";
     collected("ds_report", material.environment.ds_report.as_deref(), otherwise)
+}
+
+/// The output of `transformers env` or `accelerate env`.
+fn trainer_env(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
+    let title = format!("{} env", material.project);
+    let otherwise = format!("adds the output of `{title}`");
+    collected(&title, material.environment.trainer_env.as_deref(), &otherwise)
+}
+
+/// The version of Lightning that the ranks imported.
+fn trainer_version(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
+    let versions = &material.shown.run.versions;
+    let found = versions.get("lightning").or_else(|| versions.get("pytorch-lightning"));
+    open(format!("{}\n", escaped(found.map_or("not known", String::as_str))))
+}
+
+/// The answer to a form that asks which scripts have the problem.
+fn own_script(_: &Material, _: &Document<'_>) -> Vec<IssuePart> {
+    open("- [ ] The official example scripts\n- [x] My own modified scripts\n".to_owned())
+}
+
+/// The answer to a form that asks which task has the problem.
+fn own_task(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
+    let official = match material.project {
+        Project::Accelerate => "A script of the `examples` folder",
+        _ => "An officially supported task in the `examples` folder",
+    };
+    open(format!("- [ ] {official}\n- [x] My own task or dataset\n"))
 }
 
 fn collect_env(material: &Material, _: &Document<'_>) -> Vec<IssuePart> {
