@@ -9,17 +9,14 @@ use zprobe_lab::check::probe::Probe;
 use zprobe_lab::check::select::{self, CaseSelection, Parsers};
 use zprobe_lab::check::{SuiteCheck, refuse_nothing};
 use zprobe_lab::console;
-use zprobe_lab::recorded::reported;
 use zprobe_lab::script::programs_of;
 use zprobe_model::spec::Engine;
 use zprobe_model::spec::settings::{ALL, About, Timeout};
-use zprobe_report::render::suite_html;
-use zprobe_report::suite::Case;
 use zprobe_report::{Exit, Form};
 
 use super::interpreter::Python;
 use super::nodes::refuse_launcher;
-use super::output::{Exports, print_suite, refuse_unwritable, write};
+use super::output::{Exports, export_suite, print_suite, refuse_unwritable};
 use super::{config, exec, flags, run};
 
 /// The arguments of `zprobe check`.
@@ -170,14 +167,8 @@ pub fn main(args: &CheckArgs) -> Result<Exit> {
     };
     let suite = check.suite(&tasks)?;
     print_suite(&suite, args.output_format, files())?;
-    if let Some(path) = &args.export_json {
-        write(path, &suite.to_json()?)?;
-    }
-    args.exports.write(&suite)?;
-    if let Some(path) = &args.export_html {
-        let report = |case: &Case| case.report_dir().map(reported).transpose();
-        write(path, &suite_html(&suite, report)?)?;
-    }
+    let (json, html) = (args.export_json.as_deref(), args.export_html.as_deref());
+    export_suite(&suite, json, html, &args.exports)?;
     refuse_nothing(&suite)?;
     let exit = suite.exit();
     if let (Exit::NothingRan, Some(why)) = (exit, suite.unchecked) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Error, Result, ensure};
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Args as _, FromArgMatches as _};
-use zprobe_lab::agents::{AgentRole, follow_script};
+use zprobe_lab::agents::{AgentRole, FollowOutcome, follow_script};
 use zprobe_lab::console::{say, say_recorded};
 use zprobe_lab::store::{self, run_id};
 use zprobe_lab::{recorded, run};
@@ -16,7 +16,8 @@ use zprobe_model::spec::{SCRIPT_TIMEOUT_S, Scale, Weighting};
 use zprobe_model::trace::{Outcome, Trace, TraceError};
 use zprobe_report::{Exit, Report};
 
-use super::interpreter::Python;
+use super::help::EXIT_CODES;
+use super::interpreter::EventsPython;
 use super::nodes::{Nodes, play};
 use super::output::{Hints, Output};
 
@@ -72,6 +73,9 @@ pub struct ExecArgs {
 
     #[command(flatten)]
     output: Output,
+
+    #[command(flatten)]
+    python: EventsPython,
 }
 
 /// The settings of a script, by the ids of their flags: all flags of `zprobe exec` but those for the place of the run
@@ -90,7 +94,7 @@ pub fn request(flags: &[String], command: &[String]) -> Result<ExecRequest> {
 
 pub fn main(args: &ExecArgs) -> Result<Exit> {
     let order = args.request()?;
-    args.output.refuse_unwritable(&Python::without_flag())?;
+    args.output.refuse_unwritable(&args.python.python())?;
     let run_id = run_id();
     let Some(job) = args.nodes.job_of_command(&args.command)? else {
         return args.lead(&order, &run_id, None);
@@ -102,7 +106,13 @@ pub fn main(args: &ExecArgs) -> Result<Exit> {
         |team| args.lead(&order, &run_id, Some(team)),
         |leader| {
             let run_dir = args.run_dir(leader.run_id());
-            follow_script(&order, leader, &run_dir)
+            let ended = follow_script(&order, leader, &run_dir)?;
+            if let FollowOutcome::Over(code) = ended {
+                let words = Exit::ALL.iter().zip(EXIT_CODES).find(|(exit, _)| exit.code() == code);
+                let words = words.map_or("ended", |(_, words)| words);
+                say(format_args!("{words}; zprobe on the machine of rank 0 prints the report"));
+            }
+            Ok(ended)
         },
         |dir| args.report_alone(dir),
     )
@@ -149,7 +159,7 @@ impl ExecArgs {
         let reported = early.map_or_else(|| recorded::report(&run_dir), Ok);
         let (report, trace) = match reported {
             Ok(reported) => reported,
-            Err(error) => return no_answer(error),
+            Err(error) => return self.no_answer(error),
         };
         if over.on_purpose {
             // The progress bar of the script may have left an unfinished line.
@@ -173,25 +183,31 @@ impl ExecArgs {
 
     /// Prints the report, and writes the exports.
     fn hand_out(&self, report: &Report, trace: &Trace, run_dir: &Path) -> Result<Exit> {
-        let python = Python::without_flag();
-        self.output.hand_out(report, trace, run_dir, &python, &Hints::default())
+        self.output.hand_out(report, trace, run_dir, &self.python.python(), &Hints::default())
     }
 
     /// Prints the report on only the ranks of this machine, whose records are in `dir`.
     fn report_alone(&self, dir: &Path) -> Result<Exit> {
         match recorded::report(dir) {
             Ok((report, trace)) => self.hand_out(&report, &trace, dir),
-            Err(error) => no_answer(error),
+            Err(error) => self.no_answer(error),
         }
     }
-}
 
-/// Prints why the script could not be judged, if `error` is `TraceError::NoAnswer`; returns any other error.
-fn no_answer(error: Error) -> Result<Exit> {
-    let Some(TraceError::NoAnswer { reason, .. }) = error.downcast_ref() else { return Err(error) };
-    say(format_args!("inconclusive: {reason}"));
-    Ok(match reason.outcome() {
-        Some(Outcome::Code(code @ 1..=255)) => Exit::OfCommand(code as u8),
-        _ => Exit::Inconclusive,
-    })
+    /// Prints why the script could not be judged, if `error` is `TraceError::NoAnswer`; returns any other error.
+    fn no_answer(&self, error: Error) -> Result<Exit> {
+        let Some(TraceError::NoAnswer { reason, .. }) = error.downcast_ref() else {
+            return Err(error);
+        };
+        say(format_args!("inconclusive: {reason}"));
+        let Some(Outcome::Code(code @ 1..=255)) = reason.outcome() else {
+            return Ok(Exit::Inconclusive);
+        };
+        say("next: the output above has the reason; try the command without zprobe");
+        // A script that is only observed has run as usual, so its own exit code counts.
+        Ok(match self.observe {
+            Some(_) => Exit::OfCommand(code as u8),
+            None => Exit::Inconclusive,
+        })
+    }
 }

@@ -112,7 +112,7 @@ pub fn topics() -> Vec<Topic> {
     let exits = Exit::ALL.iter().zip(EXIT_CODES).map(|(exit, words)| Topic {
         name: exit.code().to_string(),
         about: words.to_owned(),
-        text: format!("Exit code {}: {words}.", exit.code()),
+        text: format!("Exit code {}: {words}.{}", exit.code(), verdict_of(*exit)),
     });
     let verdicts = Verdict::ALL.iter().map(|verdict| {
         let code = Exit::from(*verdict).code();
@@ -146,6 +146,12 @@ pub fn topics() -> Vec<Topic> {
         .chain(exits)
         .chain(words)
         .collect()
+}
+
+/// The meaning of the verdict that has this exit code, as a paragraph; empty if no verdict has it.
+fn verdict_of(exit: Exit) -> String {
+    let verdict = Verdict::ALL.iter().find(|verdict| Exit::from(**verdict) == exit);
+    verdict.map_or(String::new(), |verdict| format!("\n\n{}", meaning(*verdict)))
 }
 
 /// The meaning of a verdict in one sentence.
@@ -205,5 +211,7 @@ mod tests {
         {
             assert!(has(name), "{name}");
         }
+        let exit = topics().into_iter().find(|topic| topic.name == "4").unwrap();
+        assert!(exit.text.contains("inconclusive") && exit.text.contains("interrupted"));
     }
 }

@@ -77,6 +77,29 @@ impl Python {
     }
 }
 
+/// The flag `--python` of a command that needs an interpreter only for TensorBoard's events.
+#[derive(clap::Args)]
+pub struct EventsPython {
+    /// With --export-tensorboard: Python that has the package tensorboard, an interpreter or a virtual environment
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_hint = ValueHint::ExecutablePath,
+        requires = "export_tensorboard"
+    )]
+    python: Option<PathBuf>,
+}
+
+impl EventsPython {
+    /// The named interpreter, or that of a command without the flag.
+    pub fn python(&self) -> Python {
+        match &self.python {
+            Some(named) => Python { python: Some(named.clone()) },
+            None => Python::without_flag(),
+        }
+    }
+}
+
 /// A Python interpreter, and the reason for choosing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
@@ -117,7 +140,7 @@ impl Chosen {
         ensure!(
             absent.is_empty(),
             "{package} is not installed in {self}; install it there (`pip install {package}`), or name another \
-             Python with ZPROBE_PYTHON"
+             Python with --python"
         );
         Ok(())
     }

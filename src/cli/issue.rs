@@ -95,7 +95,11 @@ pub fn main(args: &IssueArgs) -> Result<Exit> {
     let run_dir = find(Path::new(""), args.run_dir.as_deref())?;
     let (report, _) = diagnosis(&run_dir)?;
     if let Some(reason) = pointless(&report).filter(|_| !args.force) {
-        bail!("no bug report is written: {reason} (--force writes one anyway)");
+        let dir = run_dir.display();
+        bail!(
+            "no bug report is written about {dir}: {reason} (--force writes one anyway; `zprobe list runs` lists other \
+             runs)"
+        );
     }
     let history = args.history(&report)?;
     let shown = report.repeats.as_ref().map_or(0, |repeats| repeats.shown);

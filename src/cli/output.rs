@@ -9,13 +9,15 @@ use clap::ValueHint;
 use clap::builder::BoolishValueParser;
 use zprobe_diagnose::rules;
 use zprobe_lab::console::{self, Verbosity, columns};
+use zprobe_lab::recorded::reported;
 use zprobe_lab::{secrets, tensorboard};
 use zprobe_model::trace::Trace;
 use zprobe_report::document::Surroundings;
 use zprobe_report::render::{
-    html, render_suite, render_suite_within, render_within, tensorboard as events, trace_events,
+    html, render_suite, render_suite_within, render_within, suite_html, tensorboard as events,
+    trace_events,
 };
-use zprobe_report::suite::Suite;
+use zprobe_report::suite::{Case, Suite};
 use zprobe_report::{Exit, Form, OwnWords, Report};
 
 use super::config;
@@ -148,14 +150,51 @@ impl Output {
         }
         if let Some(path) = &self.export_trace {
             write(path, &trace_events(report, trace)?)?;
+            if !is_stdout(path) {
+                console::say(format_args!(
+                    "next: open {} in https://ui.perfetto.dev",
+                    path.display()
+                ));
+            }
         }
         if let Some(dir) = &self.export_tensorboard {
             // TensorBoard shows each directory as a run.
-            let dir = run.map_or_else(|| dir.clone(), |run| dir.join(run));
-            tensorboard::write(&python.choose().path, &events(report, trace)?, &dir)?;
+            let own = run.map_or_else(|| dir.clone(), |run| dir.join(run));
+            tensorboard::write(&python.choose().path, &events(report, trace)?, &own)?;
+            console::say(format_args!("next: tensorboard --logdir {}", dir.display()));
         }
         Ok(if self.exit_zero { Exit::Clean } else { report.exit() })
     }
+
+    /// Prints the report of a recorded check, writes the exports, and returns the exit code of the check.
+    pub fn hand_out_suite(&self, suite: &Suite) -> Result<Exit> {
+        ensure!(
+            self.export_trace.is_none() && self.export_tensorboard.is_none(),
+            "--export-trace and --export-tensorboard are about one run; name a run of the check (`zprobe list runs`)"
+        );
+        print_suite(suite, self.form(), self.files())?;
+        let (json, html) = (self.export_json.as_deref(), self.export_html.as_deref());
+        export_suite(suite, json, html, &self.exports)?;
+        Ok(if self.exit_zero { Exit::Clean } else { suite.exit() })
+    }
+}
+
+/// Writes the exports of a suite: JSON and the page, if their files are given, JUnit and SARIF.
+pub fn export_suite(
+    suite: &Suite,
+    json: Option<&Path>,
+    html: Option<&Path>,
+    exports: &Exports,
+) -> Result<()> {
+    if let Some(path) = json {
+        write(path, &suite.to_json()?)?;
+    }
+    exports.write(suite)?;
+    if let Some(path) = html {
+        let report = |case: &Case| case.report_dir().map(reported).transpose();
+        write(path, &suite_html(suite, report)?)?;
+    }
+    Ok(())
 }
 
 /// The documentation page of a rule, by the code of the rule.

@@ -232,6 +232,28 @@ fn a_suite_goes_on_after_a_failure_and_ends_with_the_code_of_the_worst() {
 }
 
 #[test]
+fn a_check_is_shown_again_by_its_directory_and_by_its_name() {
+    let place = Place::new();
+    place.probes();
+    let checked = place.zprobe(&["check", "probes", "--python", "./python"]);
+    let name =
+        text(&checked.stderr).lines().find_map(|it| it.strip_prefix("recorded in .zprobe/check/"));
+    let name = name.unwrap();
+    for given in [format!(".zprobe/check/{name}"), name.to_owned()] {
+        let shown = place.zprobe(&["show", &given, "--export-junit", "junit.xml"]);
+        assert_eq!(shown.status.code(), Some(3), "{}", text(&shown.stderr));
+        assert_eq!(text(&shown.stdout), text(&checked.stdout));
+        assert!(place.read("junit.xml").contains("a-crash"));
+    }
+    let refused = place.zprobe(&["show", name, "--export-trace", "trace.json"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("zprobe list runs"), "{}", text(&refused.stderr));
+    place.zprobe(&["check", "probes", "--python", "./python", "--filter", "known"]);
+    let kept = place.0.path().join(".zprobe/check").read_dir().unwrap().count();
+    assert_eq!(kept, 1, "a check in which all is well is not kept");
+}
+
+#[test]
 fn the_end_of_a_pool_harms_no_other_case() {
     let place = Place::new();
     place.probes();

@@ -103,3 +103,27 @@ fn what_cannot_be_written_is_refused_before_the_run() {
     }
     assert!(!dir.path().join(".zprobe").exists() && !dir.path().join("logs").exists());
 }
+
+#[test]
+fn show_and_exec_take_the_python_that_writes_the_events_by_a_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let python = dir.path().join("other");
+    fs::write(&python, "#!/bin/sh\necho '{\"tensorboard\": null}'\n").unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let said = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zprobe"));
+        command.args(words).current_dir(&dir).env_remove("ZPROBE_PYTHON");
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
+        stderr
+    };
+    for (command, script) in [("show", &[][..]), ("exec", &["--", "false"])] {
+        let flags = [command, "--python", "./other", "--export-tensorboard", "logs"];
+        let refused = said(&[&flags, script].concat());
+        assert!(refused.contains("tensorboard is not installed in ./other"), "{refused}");
+        // The flag does not choose the Python of the script.
+        let alone = said(&[&flags[..3], script].concat());
+        assert!(alone.contains("--export-tensorboard"), "{alone}");
+    }
+}

@@ -82,7 +82,8 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Finding, KnownBug, Severity, blank};
+    use crate::document::{Document, Surroundings};
+    use crate::{Divergence, Finding, KnownBug, Severity, blank};
     use zprobe_model::spec::{
         Engine, Fault, Found, RunSpec, Scale, ScriptOptions, SpecRequest, Weighting,
     };
@@ -175,6 +176,21 @@ mod tests {
         );
         script.findings[0].known = vec![bug(None)];
         assert_eq!(pointless(&script), None, "a bug of the engine that a script shows");
+        script.findings[0].known.clear();
+        script.first_divergence = Some(Divergence {
+            step: 0,
+            microbatch: None,
+            point: None,
+            ranks: vec![0],
+            params: None,
+            bucket: None,
+            function: Some("Reducer::finalize_bucket_dense".to_owned()),
+            outside_backward: false,
+            right_before: 0,
+        });
+        let around = Surroundings { run_dir: Some("dir"), ..Surroundings::default() };
+        let next = Document::of(&script).unwrap().next(&script, &around).unwrap();
+        assert_eq!(next, "next: zprobe explain ZP102; if the script is right: zprobe issue dir");
         let request = SpecRequest { inject: Some(Fault::BoundaryLeak), ..SpecRequest::default() };
         let mut injected = blank::report(request.resolve().unwrap());
         injected.verdict = Verdict::Findings;

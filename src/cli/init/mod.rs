@@ -121,8 +121,8 @@ pub fn main(args: &InitArgs) -> Result<Exit> {
     };
     if gate.script.is_none() {
         say(format_args!(
-            "note: a probe with [exec] checks your own script; zprobe init --script \"torchrun train.py\" writes it \
-             (docs/gate-it-in-ci.md)"
+            "note: a probe with [exec] checks your own script; zprobe init --force --script \"torchrun train.py\" \
+             writes it (docs/gate-it-in-ci.md)"
         ));
     }
     say(format_args!("next: zprobe check{python}"));

@@ -14,11 +14,14 @@ use super::{exec, scripts, zprobe};
 const PYTHON: &str = "python3";
 
 #[test]
-fn a_command_that_fails_before_it_trains_keeps_its_exit_code_and_its_output() {
+fn a_command_that_fails_before_it_trains_is_inconclusive_and_keeps_its_output() {
     let run = exec(&[], &[PYTHON, "-c", "print('mine'); raise SystemExit(7)"]);
-    assert_eq!((run.code, run.stdout.as_str()), (7, "mine\n"));
+    assert_eq!((run.code, run.stdout.as_str()), (4, "mine\n"));
     assert!(run.stderr.contains("failed with exit code 7"), "{}", run.stderr);
+    assert!(run.stderr.contains("next: the output above has the reason"), "{}", run.stderr);
     assert!(run.report.is_none());
+    let observed = exec(&["--observe"], &[PYTHON, "-c", "raise SystemExit(7)"]);
+    assert_eq!(observed.code, 7, "{}", observed.stderr);
 }
 
 #[test]

@@ -15,18 +15,48 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use self::absent::UnavailableEngines;
 use self::accept::AcceptedFindings;
 use self::select::PlannedCase;
+use super::recorded::write_new;
 use super::{secrets, store};
 use crate::console::say_recorded;
 use zprobe_diagnose::rules;
 use zprobe_engines as engines;
-use zprobe_model::run_dir::Claim;
+use zprobe_model::run_dir::{self, Claim};
 use zprobe_model::spec::Engine;
 use zprobe_report::suite::{Case, Status, Suite};
+
+/// The name of the results in the directory of a check that has kept runs.
+const SUITE_FILE: &str = "check.json";
+
+/// Largest size of [`SUITE_FILE`], in bytes.
+const MOST_SUITE: u64 = 1 << 30;
+
+/// The results in the directory of a check, which is named by its path or by its name in `.zprobe/check`; `None` if the
+/// name is not that of a check.
+///
+/// # Errors
+/// When the results cannot be read.
+pub fn checked(given: &Path) -> Result<Option<Suite>> {
+    let is_check = |dir: &PathBuf| dir.join(SUITE_FILE).symlink_metadata().is_ok();
+    let dirs = [given.to_owned(), Path::new(store::ROOT).join("check").join(given)];
+    let Some(dir) = dirs.into_iter().find(is_check) else { return Ok(None) };
+    let path = dir.join(SUITE_FILE);
+    let text = run_dir::read_text(&path, MOST_SUITE)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let suite: Suite = serde_json::from_str(&text)
+        .with_context(|| format!("cannot understand {}", path.display()))?;
+    let pages = Suite::new(suite.cases.clone(), vec![], String::new(), page).pages;
+    Ok(Some(Suite { pages, ..suite }))
+}
+
+/// The documentation of a rule, by the code of the rule.
+fn page(code: &str) -> Option<&'static str> {
+    rules::find(code).map(|rule| rule.doc)
+}
 
 /// A suite to check, with its options.
 pub struct SuiteCheck<'a> {
@@ -58,18 +88,22 @@ impl SuiteCheck<'_> {
         let claim = Claim::new(&out)?;
         let mut cases = run::all(tasks, &absent, &self, &out)?;
         let notices = self.accepted.finish(&mut cases, self.is_whole)?;
-        if cases.iter().any(|case| case.run_dir.is_some()) {
+        let is_kept = cases.iter().any(|case| case.run_dir.is_some());
+        if is_kept {
             say_recorded(&out);
             claim.keep();
         }
         let unchecked = self.unchecked(&cases);
-        let page = |code: &str| rules::find(code).map(|rule| rule.doc);
         let mut suite = Suite::new(cases, notices, self.configuration, page);
         if let Some(why) = unchecked {
             suite = suite.without_answer(why);
         }
         suite.seconds = start.elapsed().as_secs_f64();
-        secrets::without(suite)
+        let suite = secrets::without(suite)?;
+        if is_kept {
+            write_new(&out.join(SUITE_FILE), &suite.to_json()?)?;
+        }
+        Ok(suite)
     }
 
     /// The reason why these cases give no answer about the intended engines; `None` if they do. The intended engines

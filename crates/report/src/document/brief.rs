@@ -116,7 +116,12 @@ impl<'a> Document<'a> {
         after.extend(others.iter().take(MOST_OTHERS).map(|finding| {
             let known = finding.known.first().map(|bug| format!(", known bug {}", bug.name));
             let title = finding.title() + &finding.place_in_brackets();
-            Fact::new("also", title + &known.unwrap_or_default())
+            // The message of the only other finding has room.
+            let said = match others {
+                [only] if known.is_none() => format!(": {}", shortened(&only.message)),
+                _ => known.unwrap_or_default(),
+            };
+            Fact::new("also", title + &said)
         }));
         if others.len() > MOST_OTHERS {
             let more = amount(others.len() - MOST_OTHERS, "more finding");
@@ -159,7 +164,13 @@ impl<'a> Document<'a> {
                 format!("next: zprobe show -v {dir}; more: zprobe explain {}", main.code)
             }
             Some(main) if main.known.is_empty() && pointless(report).is_none() => {
-                format!("next: zprobe issue {dir}; more: zprobe show -v")
+                match report.run.spec.script() {
+                    Some(_) => format!(
+                        "next: zprobe explain {}; if the script is right: zprobe issue {dir}",
+                        main.code
+                    ),
+                    None => format!("next: zprobe issue {dir}; more: zprobe show -v"),
+                }
             }
             _ => format!("next: zprobe show -v {dir} (norms, hooks, power)"),
         })

@@ -33,6 +33,7 @@ pub use self::suite::suite_html;
 use self::weights::WeightPanel;
 use crate::document::{Block, Document, MOST_APART, Section, TextSpan, Topic, groups};
 use crate::{Finding, Report, Severity, Verdict, timeline::Timeline};
+use zprobe_model::spec::Model;
 use zprobe_model::trace::Trace;
 use zprobe_model::visible::Visible;
 
