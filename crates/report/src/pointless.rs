@@ -87,6 +87,7 @@ mod tests {
     use zprobe_model::spec::{
         Engine, Fault, Found, RunSpec, Scale, ScriptOptions, SpecRequest, Weighting,
     };
+    use zprobe_model::visible::Visible;
 
     /// A report on a DDP run with one finding.
     fn found() -> Report {
@@ -189,7 +190,8 @@ mod tests {
             right_before: 0,
         });
         let around = Surroundings { run_dir: Some("dir"), ..Surroundings::default() };
-        let next = Document::of(&script).unwrap().next(&script, &around).unwrap();
+        let next =
+            Document::of(&Visible::of(&script).unwrap()).unwrap().next(&script, &around).unwrap();
         assert_eq!(next, "next: zprobe explain ZP102; if the script is right: zprobe issue dir");
         let request = SpecRequest { inject: Some(Fault::BoundaryLeak), ..SpecRequest::default() };
         let mut injected = blank::report(request.resolve().unwrap());
