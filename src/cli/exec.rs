@@ -199,11 +199,12 @@ impl ExecArgs {
         let Some(TraceError::NoAnswer { reason, .. }) = error.downcast_ref() else {
             return Err(error);
         };
-        say(format_args!("inconclusive: {reason}"));
         let Some(Outcome::Code(code @ 1..=255)) = reason.outcome() else {
+            say(format_args!("inconclusive: {reason}"));
             return Ok(Exit::Inconclusive);
         };
-        say("next: the output above has the reason; try the command without zprobe");
+        // Experiments read one line.
+        say(format_args!("inconclusive: {reason}; the output above has the cause"));
         // A script that is only observed has run as usual, so its own exit code counts.
         Ok(match self.observe {
             Some(_) => Exit::OfCommand(code as u8),

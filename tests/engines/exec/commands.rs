@@ -18,7 +18,7 @@ fn a_command_that_fails_before_it_trains_is_inconclusive_and_keeps_its_output() 
     let run = exec(&[], &[PYTHON, "-c", "print('mine'); raise SystemExit(7)"]);
     assert_eq!((run.code, run.stdout.as_str()), (4, "mine\n"));
     assert!(run.stderr.contains("failed with exit code 7"), "{}", run.stderr);
-    assert!(run.stderr.contains("next: the output above has the reason"), "{}", run.stderr);
+    assert!(run.stderr.contains("the output above has the cause"), "{}", run.stderr);
     assert!(run.report.is_none());
     let observed = exec(&["--observe"], &[PYTHON, "-c", "raise SystemExit(7)"]);
     assert_eq!(observed.code, 7, "{}", observed.stderr);
