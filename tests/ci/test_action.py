@@ -99,14 +99,16 @@ def test_the_users_own_script_is_asked_with_its_words_as_they_stand(root, progra
     result = run(root, workspace, tmp_path, zprobe=str(program), command="exec", args=words, upload_artifact="false")
     # The script trains nothing, so there is no answer, but it was started with the right words.
     assert (result.code, result.outputs["verdict"]) == (4, "inconclusive"), result.log
+    assert "failed with exit code" not in result.log
     assert result.used == []
 
 
 @pytest.mark.parametrize("code", [1, 2, 3])
-def test_the_exit_code_of_a_script_without_an_answer_is_no_verdict(code, root, program, workspace, tmp_path):
-    words = f"-- '{sys.executable}' -c 'raise SystemExit({code})'"
+@pytest.mark.parametrize("flag", ["", "--observe "])
+def test_the_exit_code_of_a_script_without_an_answer_is_no_verdict(flag, code, root, program, workspace, tmp_path):
+    words = f"{flag}-- '{sys.executable}' -c 'raise SystemExit({code})'"
     result = run(root, workspace, tmp_path, zprobe=str(program), command="exec", args=words, upload_artifact="false")
-    assert (result.code, result.outputs["verdict"]) == (code, "inconclusive"), result.log
+    assert (result.code, result.outputs["verdict"]) == (code if flag else 4, "inconclusive"), result.log
 
 
 @pytest.mark.parametrize("name", ["command", "engine", "python", "args", "zprobe", "version", "artifact-name"])
