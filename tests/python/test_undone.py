@@ -1,4 +1,5 @@
-"""Tests that updates are found which the script takes back by overwriting parameters after the step."""
+"""Tests that updates are found which the script takes back by overwriting parameters after the step, and that the factor
+of multiplied parameters is found."""
 
 import pathlib
 import sys
@@ -11,9 +12,9 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "crates/launch/src/exec/
 from zprobe_exec.undone import Undone  # noqa: E402
 
 
-def undone(write_over):
-    """The numbers of those of two tensors that have lost a part of their update. `write_over` is called after the step
-    with the parameters and their values before the step."""
+def watched(write_over):
+    """Two tensors, and an `Undone` that has seen one step with them. `write_over` is called after the step with the
+    tensors and their values before the step."""
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(5, 7)), torch.nn.Parameter(torch.randn(9))]
     before = [it.detach().clone() for it in params]
@@ -26,6 +27,12 @@ def undone(write_over):
     seen.after_step(optimizer)
     with torch.no_grad():
         write_over(params, before)
+    return params, seen
+
+
+def undone(write_over):
+    """The numbers of those of two tensors that have lost a part of their update."""
+    params, seen = watched(write_over)
     return [next(at for at, it in enumerate(params) if it is tensor) for tensor in seen.tensors()]
 
 
@@ -47,6 +54,24 @@ class WrittenOver(unittest.TestCase):
 
     def test_an_update_of_one_tensor_that_is_taken_back_is_not_told(self):
         self.assertEqual(undone(lambda params, before: params[0].copy_(before[0])), [])
+
+    def test_a_sum_over_ranks_is_a_multiple(self):
+        def add(other):
+            return lambda params, before: [it.add_(other(it, old)) for it, old in zip(params, before)]
+
+        self.assertAlmostEqual(watched(add(lambda it, old: it))[1].factor(), 2.0)
+        # The other rank took another update.
+        self.assertAlmostEqual(watched(add(lambda it, old: 2 * old - it))[1].factor(), 2.0, delta=0.1)
+        self.assertAlmostEqual(watched(add(lambda it, old: -it / 2))[1].factor(), 0.5)
+
+    def test_other_changes_are_no_multiple(self):
+        for change in [
+            lambda params, before: None,
+            lambda params, before: [it.mul_(0.99) for it in params],
+            lambda params, before: params[0].mul_(2),
+            lambda params, before: [it.add_(torch.randn_like(it)) for it in params],
+        ]:
+            self.assertIsNone(watched(change)[1].factor())
 
 
 if __name__ == "__main__":

@@ -278,6 +278,7 @@ fn tells_in_words(event: &Event) -> bool {
             | Event::OptimizerCalled { .. }
             | Event::ForwardUsed { .. }
             | Event::BackwardUsed { .. }
+            | Event::ParametersMultiplied { .. }
             | Event::GradientNorm { .. }
             | Event::PhaseEntered { .. }
             | Event::Loss { .. }

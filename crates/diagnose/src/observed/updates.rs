@@ -20,6 +20,8 @@ pub struct Updates<'a> {
     /// The parameters whose value in backward differed from their value after the previous step, by (step, microbatch,
     /// rank).
     pub backward: BTreeMap<(usize, usize, usize), &'a [Differing]>,
+    /// The factor by which the script multiplied all parameters after a step, by (step, rank).
+    pub multiplied: BTreeMap<(usize, usize), f64>,
     /// The global norms of the gradient that the engine computed, by (step, rank).
     pub norms: BTreeMap<(usize, usize), ReportedNorm>,
     /// The calls that clipped gradients, by (step, rank).
@@ -86,6 +88,9 @@ impl<'a> Updates<'a> {
             }
             Event::BackwardUsed { step, microbatch, differing } => {
                 self.backward.entry((*step, *microbatch, rank)).or_insert(differing);
+            }
+            Event::ParametersMultiplied { step, factor } => {
+                self.multiplied.insert((*step, rank), *factor);
             }
             Event::GradientNorm { step, norm, limit } => {
                 self.norms.insert((*step, rank), ReportedNorm { norm: *norm, limit: *limit });

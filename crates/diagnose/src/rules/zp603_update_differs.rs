@@ -1,4 +1,5 @@
-//! ZP603: the master weights did not change by the optimizer's input, or a frozen parameter changed.
+//! ZP603: the master weights did not change by the optimizer's input, a frozen parameter changed, or a script multiplied
+//! its parameters after a step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,10 @@ use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_model::trace::{LayoutName, Point};
 use zprobe_report::words::{counted, matrix_text, weight_text};
-use zprobe_report::{Contribution, RuleCode};
+use zprobe_report::{Contribution, Finding, RuleCode};
+
+/// The largest relative difference between the factor of parameters and the number of ranks.
+const SAME_FACTOR: f64 = 0.1;
 
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP603"),
@@ -54,7 +58,28 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         .into_iter()
         .filter_map(|(seen, what)| finding(rule, &seen, what))
         .chain(thawed(case, rule))
+        .chain(multiplied(case, rule))
         .collect()
+}
+
+/// Reports parameters that the script multiplied by the number of ranks, or divided by it, after a step.
+fn multiplied(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let world = case.observed.spec.world_size as f64;
+    let by_ranks = |factor: f64| world > 1.0 && (factor / world - 1.0).abs() <= SAME_FACTOR;
+    let all = case.observed.updates.multiplied.iter();
+    let seen: Vec<(usize, usize, f64)> = all
+        .map(|(&(step, rank), &factor)| (step, rank, factor))
+        .filter(|(.., factor)| by_ranks(*factor) || by_ranks(1.0 / *factor))
+        .collect();
+    let &(step, _, factor) = seen.first()?;
+    let what = if factor > 1.0 { "multiplied" } else { "divided" };
+    let message = format!(
+        "after step {step}, the script {what} all parameters by {world}, the number of ranks"
+    );
+    let finding = Finding { step: Some(step), ..rule.finding(message) };
+    let steps = seen.iter().map(|(step, ..)| *step).collect();
+    let holders = seen.iter().map(|(_, rank, _)| *rank).collect();
+    Some(Sighting::new(finding, Scope { steps, holders, ..Scope::default() }))
 }
 
 /// Reports a parameter that requires no gradient but differs from its value before the first step.

@@ -229,6 +229,14 @@ pub enum Event {
         /// The parameters with differing elements.
         differing: Vec<Differing>,
     },
+    /// After an optimizer step, and before the next forward, the script multiplied all parameters of the rank's
+    /// optimizers by a common factor.
+    ParametersMultiplied {
+        /// The number of the optimizer step, from 0.
+        step: usize,
+        /// The factor, which other changes of the parameters may blur.
+        factor: f64,
+    },
     /// The engine goes on from a checkpoint: the comparison of the rank's training state before the checkpoint was
     /// saved with the state after a new engine has loaded the checkpoint.
     CheckpointLoaded {

@@ -94,6 +94,7 @@ impl Event {
             Event::DigestsGathered { step, .. }
             | Event::LossScaled { step, .. }
             | Event::OptimizerCalled { step, .. }
+            | Event::ParametersMultiplied { step, .. }
             | Event::CheckpointLoaded { step, .. }
             | Event::WindowGivenUp { step, .. }
             | Event::BlocksUnreached { step, .. }

@@ -201,7 +201,11 @@ class Training:
             return
         named = {self.names.get(it) for it in stale} & set(self.indices)
         differing = [(self.indices[name], self.sizes[name], 0) for name in sorted(named)]
-        differing += self.update.stale() if self.microbatch == 0 else []
+        factor = self.update.undone.factor() if self.microbatch == 0 else None
+        if factor is not None:
+            self.channel.emit("parameters-multiplied", step=self.step - 1, factor=factor)
+        elif self.microbatch == 0:
+            differing += self.update.stale()
         self._emit_stale(self.step, self.code, differing)
 
     def _emit_stale(self, step, microbatch, differing):

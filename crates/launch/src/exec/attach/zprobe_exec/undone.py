@@ -1,5 +1,5 @@
-"""Finds updates that the script undoes: after the optimizer's step the script moves parameters back towards their old
-values."""
+"""Finds parameters that the script overwrites after the optimizer's step: the script moves them back towards their old
+values, or multiplies them."""
 
 import torch
 
@@ -12,6 +12,10 @@ SEEN = 64
 # LEFT is the largest share of an update that remains after the script has undone the update. SLACK is the largest
 # deviation of an element from that share, relative to the largest update of the tensor.
 LEFT, SLACK = 0.95, 0.02
+
+# The least change of a factor that is reported, and the largest deviation of multiplied parameters from the multiple,
+# relative to the norm of the parameters: the sum of replicas that were trained apart is no exact multiple.
+LEAST, SPREAD = 0.3, 0.1
 
 
 class Undone:
@@ -44,6 +48,16 @@ class Undone:
             if part <= LEFT and all(_is_part(part, *it) for it in pairs):
                 found += [it for it, _, _, _ in pairs]
         return found
+
+    def factor(self):
+        """The factor by which the script has multiplied all parameters since the last step of each optimizer; `None` if
+        the script has not multiplied them."""
+        pairs = [(new, _values(it, at)) for held in self.updated.values() for it, at, _, new in held]
+        square = sum(float(new @ new) for new, _ in pairs)
+        factor = sum(float(new @ now) for new, now in pairs) / square if square else 1.0
+        rest = sum(float((now - factor * new).square().sum()) for new, now in pairs)
+        is_multiple = abs(factor - 1) >= LEAST and rest <= (SPREAD * factor) ** 2 * square
+        return factor if is_multiple else None
 
 
 def _is_part(part, tensor, update, left, old):
