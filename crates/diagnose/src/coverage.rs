@@ -206,6 +206,12 @@ fn of_script(case: &Case<'_>) -> Vec<String> {
             "the first step: zprobe uses its gradients to find the elements that each optimizer holds".to_owned(),
         );
     }
+    if spec.script().is_some_and(|script| script.watched_steps() == spec.steps) {
+        missing.push(format!(
+            "later steps: zprobe watched only the first {} (--observe=N watches N steps)",
+            spec.steps
+        ));
+    }
     missing.extend(short_pieces(case));
     missing
 }

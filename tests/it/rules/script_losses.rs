@@ -354,6 +354,29 @@ fn a_window_with_more_microbatches_than_its_loss_is_divided_by_is_found() {
 }
 
 #[test]
+fn a_long_window_with_several_divisors_weighs_as_much_as_its_losses() {
+    // The window has two microbatches of a short window, and all three of a full one.
+    let mut trace = changed(recorded("script-divided-twice"), |_, loss| {
+        average(loss);
+        let divisor = if loss.step == 2 && loss.microbatch < 2 { 2.0 } else { 3.0 };
+        let constants = &mut loss.terms[0].constants;
+        constants.truncate(1);
+        constants[0].factor = divisor;
+    });
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| {
+            if let Event::StepEnded { step: 2, microbatches, .. } = event {
+                *microbatches = 5;
+            }
+        });
+    }
+    let report = diagnose(&trace);
+    let messages: Vec<&str> = report.findings.iter().map(|it| it.message.as_str()).collect();
+    let whole = "the window of step 2 has 5 microbatches, but its loss is divided by 2 or 3: the window has 2 times";
+    assert!(messages.iter().any(|it| it.starts_with(whole)), "{messages:?}");
+}
+
+#[test]
 fn a_last_microbatch_without_a_loss_on_some_ranks_is_a_dummy() {
     let zeroed = |ranks: std::ops::Range<usize>, microbatches: std::ops::RangeInclusive<usize>| {
         with_losses(|rank, loss| {

@@ -2,10 +2,13 @@
 //! gradients that the script changes before the step.
 
 use zprobe_diagnose::diagnose;
+use zprobe_model::spec::Dtype;
 use zprobe_model::trace::{Event, Payload, Point, Trace};
+use zprobe_report::document::headline;
 use zprobe_report::{Report, Verdict};
 
 use super::scenarios::{edit, recorded};
+use crate::simulator;
 
 fn codes(report: &Report) -> Vec<&str> {
     report.findings.iter().map(|finding| finding.code.as_str()).collect()
@@ -33,6 +36,47 @@ fn ranks_that_begin_with_other_values_may_train_on_the_same_samples() {
         }
     });
     assert!(!codes(&diagnose(&trace)).contains(&"ZP116"));
+}
+
+#[test]
+fn parameters_that_a_script_multiplies_by_the_ranks_differ_from_the_update() {
+    let with_factor = |factor| {
+        let mut trace = recorded("script-clean");
+        for rank in 0..2 {
+            edit(&mut trace, rank, |event| {
+                if matches!(event, Event::LossWeighed(it) if it.step == 1 && it.microbatch == 0) {
+                    *event = Event::ParametersMultiplied { step: 0, factor };
+                }
+            });
+        }
+        diagnose(&trace)
+    };
+    let report = with_factor(1.98);
+    assert_eq!(codes(&report), ["ZP603"]);
+    assert!(report.findings[0].message.contains("multiplied all parameters by 2"));
+    assert!(with_factor(0.5).findings[0].message.contains("divided all parameters by 2"));
+    assert!(codes(&with_factor(1.5)).is_empty());
+}
+
+#[test]
+fn steps_with_more_microbatches_than_the_first_are_not_read_from_samples() {
+    let mut trace = recorded("script-observed");
+    for rank in 0..2 {
+        edit(&mut trace, rank, |event| match event {
+            Event::StepEnded { step: 3, microbatches, .. } => *microbatches = 3,
+            Event::Buffer { point: Point::OptimizerInput, step: Some(3), payload, .. } => {
+                let values = payload.values().expect("recorded values");
+                let bytes = values.iter().flat_map(|it| (*it as f32 + 1.0).to_le_bytes());
+                *payload = simulator::payload(Dtype::Fp32, &bytes.collect::<Vec<u8>>());
+            }
+            _ => {}
+        });
+    }
+    let report = diagnose(&trace);
+    assert_eq!((report.verdict, codes(&report)), (Verdict::Clean, vec![]));
+    let said = "microbatches after the first 2 of a step";
+    assert!(report.not_exercised.iter().any(|it| it.starts_with(said)));
+    assert!(headline(&report).ends_with("; 1 step not read, or skipped"));
 }
 
 /// A correct script's trace whose optimizers were to have the rate 1, and have these rates in the steps.

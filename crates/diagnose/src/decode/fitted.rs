@@ -43,6 +43,9 @@ pub(super) fn decode(scene: &Scene<'_>) -> Decoded {
             ));
             continue;
         }
+        if observed.has_unrecorded_microbatches(step) {
+            continue;
+        }
         let layout = observed.model.recorded(buffer.rank, buffer.layout).unwrap_or_default();
         let due: usize = layout.iter().map(|segment| segment.len).sum();
         let values = match buffer.payload.values() {

@@ -209,7 +209,11 @@ impl Decoded {
             self.complete = false;
             self.refusals.push("the partition of a rank: its layout was not recorded".to_owned());
         }
-        for step in spec.recorded_steps() {
+        // Codes tell the weights of the first microbatches of a long step; samples tell nothing about it.
+        let is_readable = |step: &usize| {
+            spec.model == Model::Coded || !scene.observed.has_unrecorded_microbatches(*step)
+        };
+        for step in spec.recorded_steps().filter(is_readable) {
             let partial: Vec<usize> = (0..spec.world_size)
                 .filter(|&rank| !scene.observed.updates.skipped(step, rank))
                 .filter(|&rank| {

@@ -153,6 +153,14 @@ impl<'a> Observed<'a> {
         plan.of_microbatches(used, &all)
     }
 
+    /// True if a step of a script has more microbatches than the first step, on some rank: the additional microbatches
+    /// are not recorded.
+    pub fn has_unrecorded_microbatches(&self, step: usize) -> bool {
+        let a_step = self.spec.gradient_accumulation_steps;
+        let mut ended = self.script.ended.iter();
+        ended.any(|((at, _), count)| *at == step && *count > a_step)
+    }
+
     /// The number of microbatches of each rank in a recorded step of a script.
     pub fn microbatches(&self, step: usize) -> Vec<usize> {
         let of_rank = |rank: usize| {

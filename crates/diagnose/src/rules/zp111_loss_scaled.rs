@@ -58,16 +58,30 @@ fn long_window(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     };
     let mut long =
         script.ended.iter().filter(|(at, taken)| is_long(**at, **taken) && !is_aside(**at));
-    let ((step, _), taken, losses) = long.find_map(|(at, taken)| {
+    let ((step, _), taken, losses, divisors) = long.find_map(|(at, taken)| {
         let losses = script.losses.get(at).filter(|it| !it.is_empty())?;
-        let is_divided = |it: &LossTerm| divides_by(it, of) && !divides_by(it, *taken);
-        let is_it = |it: &LossWeighed| !it.terms.is_empty() && it.terms.iter().all(is_divided);
-        (of > 1 && has_one_line && losses.iter().all(|it| is_it(it))).then_some((at, taken, losses))
+        let divisor_of = |it: &LossTerm| {
+            let divisor = (2..=of).rev().find(|number| divides_by(it, *number));
+            divisor.filter(|_| !divides_by(it, *taken))
+        };
+        // All terms of a loss have the same divisor.
+        let divisor = |it: &LossWeighed| {
+            let divisors: Option<BTreeSet<usize>> = it.terms.iter().map(divisor_of).collect();
+            divisors?.first().copied()
+        };
+        let divisors: Vec<usize> = losses.iter().map(|it| divisor(it)).collect::<Option<_>>()?;
+        (has_one_line && divisors.contains(&of)).then_some((at, taken, losses, divisors))
     })?;
+    // The microbatches without codes end a full window.
+    let known: f64 = divisors.iter().map(|number| 1.0 / *number as f64).sum();
+    let weight = known + (*taken as f64 - divisors.len() as f64) / of as f64;
+    let by: BTreeSet<usize> = divisors.into_iter().collect();
+    let by: Vec<String> = by.iter().map(usize::to_string).collect();
     let message = format!(
-        "the window of step {step} has {taken} microbatches, but its loss is divided by {of}: the window has {} times \
+        "the window of step {step} has {taken} microbatches, but its loss is divided by {}: the window has {} times \
          the weight of the others",
-        multiple_text(*taken as f64 / of as f64),
+        by.join(" or "),
+        multiple_text(weight),
     );
     let mut finding = Finding { step: Some(*step), ..rule.finding(message) };
     let lines: BTreeSet<&String> = losses.iter().filter_map(|loss| loss.at.as_ref()).collect();

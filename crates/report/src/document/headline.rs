@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::words::amount;
 use crate::{Ending, Report, Verdict};
+use zprobe_model::spec::Model;
 
 /// The reason for the verdict of a run, in one line.
 pub fn headline(report: &Report) -> String {
@@ -19,6 +20,9 @@ pub fn headline(report: &Report) -> String {
             };
             let skipped = match recorded - steps {
                 0 => String::new(),
+                others if has_longer_steps(report) => {
+                    format!("; {} not read, or skipped", amount(others, "step"))
+                }
                 skipped => format!("; {} skipped, as it should be", amount(skipped, "step")),
             };
             let repeats = report.repeats.as_ref().map_or(String::new(), |repeats| {
@@ -42,6 +46,13 @@ pub fn headline(report: &Report) -> String {
             format!("{} findings: {}", findings.len(), codes.join(", "))
         }
     }
+}
+
+/// True if some steps of an observed script have more microbatches than its first step, so that their weights were not
+/// read.
+fn has_longer_steps(report: &Report) -> bool {
+    let is_it = |part: &String| part.starts_with("microbatches after the first");
+    report.run.spec.model == Model::Mlp && report.not_exercised.iter().any(is_it)
 }
 
 /// The reason why a complete run is inconclusive.
