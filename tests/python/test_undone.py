@@ -1,5 +1,5 @@
-"""Tests that updates are found which the script takes back by overwriting parameters after the step, and that the factor
-of multiplied parameters is found."""
+"""Tests that updates are found which the script takes back by overwriting parameters after the step, and that parameters
+are found which the script multiplies, or which the optimizer leaves as they are."""
 
 import pathlib
 import sys
@@ -72,6 +72,18 @@ class WrittenOver(unittest.TestCase):
             lambda params, before: [it.add_(torch.randn_like(it)) for it in params],
         ]:
             self.assertIsNone(watched(change)[1].factor())
+
+    def test_a_tensor_that_stays_while_others_move_is_unmoved(self):
+        def unmoved(write_over):
+            params, seen = watched(write_over)
+            return [next(at for at, it in enumerate(params) if it is tensor) for tensor in seen.unmoved()]
+
+        self.assertEqual(unmoved(lambda params, before: None), [])
+        self.assertEqual(unmoved(lambda params, before: params[0].copy_(before[0])), [0])
+        # All updates are smaller than what rounding hides, or no tensor has moved.
+        hide = lambda params, before: [params[0].copy_(before[0]), params[1].copy_(before[1] * (1 + 1e-6))]
+        self.assertEqual(unmoved(hide), [])
+        self.assertEqual(unmoved(lambda params, before: [it.copy_(old) for it, old in zip(params, before)]), [])
 
 
 if __name__ == "__main__":

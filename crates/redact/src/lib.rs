@@ -279,6 +279,7 @@ fn tells_in_words(event: &Event) -> bool {
             | Event::ForwardUsed { .. }
             | Event::BackwardUsed { .. }
             | Event::ParametersMultiplied { .. }
+            | Event::ParametersUnmoved { .. }
             | Event::GradientNorm { .. }
             | Event::PhaseEntered { .. }
             | Event::Loss { .. }

@@ -3,7 +3,7 @@
 
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::Dtype;
-use zprobe_model::trace::{Event, Payload, Point, Trace};
+use zprobe_model::trace::{Event, Payload, Point, Record, Trace};
 use zprobe_report::document::headline;
 use zprobe_report::{Report, Verdict};
 
@@ -56,6 +56,39 @@ fn parameters_that_a_script_multiplies_by_the_ranks_differ_from_the_update() {
     assert!(report.findings[0].message.contains("multiplied all parameters by 2"));
     assert!(with_factor(0.5).findings[0].message.contains("divided all parameters by 2"));
     assert!(codes(&with_factor(1.5)).is_empty());
+}
+
+#[test]
+fn parameters_that_no_step_changes_differ_from_the_update() {
+    let with_steps = |unmoved: &[(usize, usize)]| {
+        let mut trace = recorded("script-clean");
+        for (step, param) in unmoved {
+            let is_of_rank = |it: &Record| it.rank == Some(0) && it.event.moment().0 == Some(2);
+            let at = trace.records.iter().position(is_of_rank).expect("a record of step 2");
+            let event = Event::ParametersUnmoved { step: *step, params: vec![*param] };
+            let record = Record { rank: Some(0), event, ..trace.records[at].clone() };
+            trace.records.insert(at, record);
+        }
+        diagnose(&trace)
+    };
+    let report = with_steps(&[(0, 1), (1, 1)]);
+    assert_eq!(codes(&report), ["ZP603"]);
+    assert!(report.findings[0].message.starts_with("no step changed "));
+    // A step that changes the parameter shows that the optimizer does not leave it out.
+    assert!(codes(&with_steps(&[(1, 1)])).is_empty());
+    assert!(codes(&with_steps(&[(0, 1), (1, 2)])).is_empty());
+}
+
+#[test]
+fn a_rank_that_gets_the_update_of_another_rank_need_not_step() {
+    let mut trace = recorded("script-optimizer-idle");
+    assert_eq!(codes(&diagnose(&trace)), ["ZP606"]);
+    edit(&mut trace, 1, |event| {
+        if let Event::ScriptRemarked(remarks) = event {
+            remarks.receives = true;
+        }
+    });
+    assert!(!codes(&diagnose(&trace)).contains(&"ZP606"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The facts about a user's script: its losses, and what it did with the gradients of its microbatches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zprobe_model::trace::{Aside, Block, Event, LossWeighed, Remarks, Trace, Transform};
 
@@ -74,5 +74,18 @@ impl<'a> ObservedScript<'a> {
     pub fn are_late(&self, params: &[String]) -> bool {
         let is_late = |name| self.remarks.values().any(|it| it.late.contains(name));
         !params.is_empty() && params.iter().all(is_late)
+    }
+
+    /// Names the lines of the user's code that step; `None` if they were not seen.
+    pub fn step_lines(&self) -> Option<String> {
+        let lines = self.remarks.values().flat_map(|it| it.step_at.iter());
+        let lines: BTreeSet<&str> = lines.map(String::as_str).collect();
+        let lines: Vec<&str> = lines.into_iter().collect();
+        (!lines.is_empty()).then(|| format!("step at {}", lines.join(", ")))
+    }
+
+    /// True if a rank takes no optimizer step, and gets the updates of another rank by broadcast.
+    pub fn receives(&self, rank: usize) -> bool {
+        self.remarks.get(&rank).is_some_and(|it| it.receives)
     }
 }

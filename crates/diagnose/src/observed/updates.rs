@@ -22,6 +22,8 @@ pub struct Updates<'a> {
     pub backward: BTreeMap<(usize, usize, usize), &'a [Differing]>,
     /// The factor by which the script multiplied all parameters after a step, by (step, rank).
     pub multiplied: BTreeMap<(usize, usize), f64>,
+    /// The parameters that a step left unchanged although an optimizer had their gradients, by (step, rank).
+    pub unmoved: BTreeMap<(usize, usize), &'a [usize]>,
     /// The global norms of the gradient that the engine computed, by (step, rank).
     pub norms: BTreeMap<(usize, usize), ReportedNorm>,
     /// The calls that clipped gradients, by (step, rank).
@@ -91,6 +93,9 @@ impl<'a> Updates<'a> {
             }
             Event::ParametersMultiplied { step, factor } => {
                 self.multiplied.insert((*step, rank), *factor);
+            }
+            Event::ParametersUnmoved { step, params } => {
+                self.unmoved.insert((*step, rank), params);
             }
             Event::GradientNorm { step, norm, limit } => {
                 self.norms.insert((*step, rank), ReportedNorm { norm: *norm, limit: *limit });

@@ -11,7 +11,7 @@ use crate::placement::Fragment;
 use crate::rule::{Rule, Sighting};
 use crate::scope::Scope;
 use zprobe_model::trace::{LayoutName, Point};
-use zprobe_report::words::{counted, matrix_text, weight_text};
+use zprobe_report::words::{abridged, counted, matrix_text, weight_text};
 use zprobe_report::{Contribution, Finding, RuleCode};
 
 /// The largest relative difference between the factor of parameters and the number of ranks.
@@ -59,7 +59,41 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         .filter_map(|(seen, what)| finding(rule, &seen, what))
         .chain(thawed(case, rule))
         .chain(multiplied(case, rule))
+        .chain(unmoved(case, rule))
         .collect()
+}
+
+/// Reports parameters that a script's optimizers left unchanged in each step, although they got gradients.
+fn unmoved(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let all = &case.observed.updates.unmoved;
+    let steps: BTreeSet<usize> = all.keys().map(|(step, _)| *step).collect();
+    // The values after the last step are unknown.
+    let watched: BTreeSet<usize> = (1..case.observed.spec.steps).map(|step| step - 1).collect();
+    if steps.len() < 2 || steps != watched {
+        return None;
+    }
+    let mut of_each =
+        all.values().map(|params| params.iter().copied().collect::<BTreeSet<usize>>());
+    let first = of_each.next()?;
+    let params = of_each.fold(first, |common, params| &common & &params);
+    let names: Vec<String> =
+        params.iter().map(|param| case.observed.model.param_name(*param)).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let mut finding = rule.finding(format!(
+        "no step changed {}, although an optimizer got the gradients and changed other parameters",
+        abridged(&names)
+    ));
+    finding.evidence.extend(case.observed.script.step_lines());
+    let holders = all.keys().map(|(_, rank)| *rank).collect();
+    let scope = Scope {
+        steps: steps.into_iter().collect(),
+        params: params.into_iter().collect(),
+        holders,
+        ..Scope::default()
+    };
+    Some(Sighting::new(finding, scope))
 }
 
 /// Reports parameters that the script multiplied by the number of ranks, or divided by it, after a step.

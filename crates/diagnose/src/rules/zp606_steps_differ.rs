@@ -29,14 +29,6 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
     stepped_again(case, rule).into_iter().chain(never).chain(left_out).collect()
 }
 
-/// Names the lines of the user's code that step; `None` if they were not seen.
-fn step_lines(case: &Case<'_>) -> Option<String> {
-    let lines = case.observed.script.remarks.values().flat_map(|it| it.step_at.iter());
-    let lines: BTreeSet<&str> = lines.map(String::as_str).collect();
-    let lines: Vec<&str> = lines.into_iter().collect();
-    (!lines.is_empty()).then(|| format!("step at {}", lines.join(", ")))
-}
-
 /// Reports an optimizer that stepped again without a backward since its last step.
 fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let all = case.observed.updates.stepped.iter();
@@ -53,7 +45,7 @@ fn stepped_again(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let of = ranks.iter().copied().collect::<Vec<_>>();
     let steps: Vec<usize> = steps.into_iter().collect();
     finding.evidence.push(format!("in {} on {}", counted("step", &steps), counted("rank", &of)));
-    finding.evidence.extend(step_lines(case));
+    finding.evidence.extend(case.observed.script.step_lines());
     let holders = Extent::of(ranks, case.observed.spec.world_size);
     Some(Sighting::new(
         finding,
@@ -67,7 +59,9 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let stepped: BTreeSet<usize> = observed.updates.stepped.keys().map(|(_, rank)| *rank).collect();
     let went_backward: BTreeSet<usize> =
         observed.script.losses.keys().map(|(_, rank)| *rank).collect();
-    let is_known = |rank: &&usize| !observed.processes.ranks[**rank].was_cut_off();
+    let is_known = |rank: &&usize| {
+        !observed.processes.ranks[**rank].was_cut_off() && !observed.script.receives(**rank)
+    };
     let idle: Vec<usize> = went_backward.difference(&stepped).filter(is_known).copied().collect();
     if stepped.is_empty() || idle.is_empty() {
         return None;
@@ -79,7 +73,7 @@ fn never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         counted("rank", &others),
     );
     let mut finding = Finding { rank: idle.first().copied(), ..rule.finding(message) };
-    finding.evidence.extend(step_lines(case));
+    finding.evidence.extend(case.observed.script.step_lines());
     let holders = idle.into_iter().collect();
     Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
 }
@@ -90,7 +84,8 @@ fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     let observed = &case.observed;
     let idle: BTreeMap<usize, &String> = {
         let remarks = observed.script.remarks.iter();
-        remarks.filter_map(|(rank, it)| Some((*rank, it.idle.first()?))).collect()
+        let own = remarks.filter(|(rank, _)| !observed.script.receives(**rank));
+        own.filter_map(|(rank, it)| Some((*rank, it.idle.first()?))).collect()
     };
     let name = *idle.values().next()?;
     let stepped = observed.updates.stepped.iter().filter(|((_, rank), steps)| {
@@ -107,7 +102,7 @@ fn one_never_stepped(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
         counted("rank", &others.into_iter().collect::<Vec<_>>()),
     );
     let mut finding = Finding { rank: ranks.first().copied(), ..rule.finding(message) };
-    finding.evidence.extend(step_lines(case));
+    finding.evidence.extend(case.observed.script.step_lines());
     let holders = ranks.into_iter().collect();
     Some(Sighting::new(finding, Scope { holders, ..Scope::default() }))
 }
@@ -129,7 +124,7 @@ fn left_out(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         );
         let rank = ranks.first().copied();
         let mut finding = Finding { step: Some(step), rank, ..rule.finding(message) };
-        finding.evidence.extend(step_lines(case));
+        finding.evidence.extend(case.observed.script.step_lines());
         let failures = ranks.iter().filter_map(|rank| observed.processes.ranks[*rank].failure);
         finding.evidence.extend(failures.take(1).map(|it| format!("afterwards: {}", account(it))));
         let holders = ranks.into_iter().collect();

@@ -229,6 +229,14 @@ pub enum Event {
         /// The parameters with differing elements.
         differing: Vec<Differing>,
     },
+    /// An optimizer step, and the code up to the next forward, changed no sampled element of some parameters, although
+    /// the optimizer got gradients of them and changed other parameters of the same group.
+    ParametersUnmoved {
+        /// The number of the optimizer step, from 0.
+        step: usize,
+        /// The indices of the parameters.
+        params: Vec<usize>,
+    },
     /// After an optimizer step, and before the next forward, the script multiplied all parameters of the rank's
     /// optimizers by a common factor.
     ParametersMultiplied {

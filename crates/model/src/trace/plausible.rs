@@ -95,6 +95,7 @@ impl Event {
             | Event::LossScaled { step, .. }
             | Event::OptimizerCalled { step, .. }
             | Event::ParametersMultiplied { step, .. }
+            | Event::ParametersUnmoved { step, .. }
             | Event::CheckpointLoaded { step, .. }
             | Event::WindowGivenUp { step, .. }
             | Event::BlocksUnreached { step, .. }

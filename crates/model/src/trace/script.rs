@@ -143,6 +143,9 @@ pub struct Remarks {
     /// True if parameters, or their changes, are averaged over the ranks, as in local SGD.
     #[serde(default)]
     pub averages: bool,
+    /// True if the rank gets the updates of another rank by broadcast, and takes no optimizer step itself.
+    #[serde(default)]
+    pub receives: bool,
     /// The number of tensors in optimizers that are not parameters of the model and that no backward has reached.
     #[serde(default)]
     pub strays: usize,

@@ -55,7 +55,8 @@ def agree(training):
     )
     training.emit_walks()
     wrapper = training.between.open() or training.optimizer
-    training.channel.emit("optimizer-chosen", **{"class": wrapper, "inner": training.optimizer})
+    if wrapper is not None:
+        training.channel.emit("optimizer-chosen", **{"class": wrapper, "inner": training.optimizer})
     training.held.name_by_index(training.indices)
     training.channel.emit("layout", layout="partition", segments=training.held.segments())
     return params, microbatches

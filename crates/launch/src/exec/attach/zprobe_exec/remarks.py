@@ -28,6 +28,7 @@ class Remarks:
         self.strays, self.untied = 0, []
         self.late = []  # The names of parameters that DDP does not reduce, because it was constructed before.
         self.averages = False
+        self.receives = False  # True if this rank gets updates by broadcast, and its own optimizers do not step.
         self.idle = []  # The class names of the optimizers that have never stepped.
         self.unread = []  # Configuration keys that no code reads.
         self.schedule = None  # Steps of a learning rate schedule in each training step.
@@ -140,6 +141,7 @@ class Remarks:
             accumulation=self.accumulation,
             engines=sorted(self.engines),
             averages=self.averages,
+            receives=self.receives,
             strays=self.strays,
             untied=self.untied,
             late=self.late,

@@ -69,6 +69,7 @@ class Training:
         self.step = self.microbatch = self.code = self.backwards = 0
         self.roots, self.terms = {}, {}
         self.stepped = self.in_backward = False
+        self.optimizer = None  # The class name of the optimizer that stepped last.
         self.turns = turns.Turns()
         self.remarks = Remarks()
         self.stepping = []
@@ -206,6 +207,9 @@ class Training:
             self.channel.emit("parameters-multiplied", step=self.step - 1, factor=factor)
         elif self.microbatch == 0:
             differing += self.update.stale()
+            unmoved = self.update.unmoved()
+            if unmoved:
+                self.channel.emit("parameters-unmoved", step=self.step - 1, params=unmoved)
         self._emit_stale(self.step, self.code, differing)
 
     def _emit_stale(self, step, microbatch, differing):
@@ -499,6 +503,18 @@ class Training:
         self.remarks.see_reduction(tensor, self._own_params())
         if isinstance(tensor, torch.Tensor) and tensor.dim():
             self.clipping.in_vain.see_reduction()
+
+    def see_broadcast(self, tensor, source):
+        """Called before the script broadcasts a tensor from the rank `source`. If this rank has called backward, but no
+        optimizer has stepped, and the tensor is a parameter, then the rank gets the update of another rank, as from a
+        parameter server: the broadcast takes the place of the rank's step."""
+        receives = source not in (None, self.rank) and self.microbatch > 0 and not self.stepped
+        if receives and any(it.data_ptr() == tensor.data_ptr() for it in self._own_params()):
+            self.remarks.receives = True
+            if self.step == 0:
+                self.turns.step_elsewhere()
+            self.stepped = True
+            self._end_after_last_step()
 
     def _own_params(self):
         return [it.tensor for it in self.params.values() if it.tensor is not None and it.trainable]

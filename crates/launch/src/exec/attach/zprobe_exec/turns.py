@@ -29,12 +29,16 @@ class Turns:
 
     def step(self, optimizer, names):
         """Called when an optimizer with the parameters `names` steps in the first step."""
-        if len(self.seen) == self.at:
-            self.seen.append(Turn())
+        self.step_elsewhere()
         self.seen[self.at].names.update(names)
         # The optimizer is kept alive, so that its `id` is not reused for another optimizer.
         self.stepped.append(optimizer)
         self.tensors.update(id(tensor) for group in optimizer.param_groups for tensor in group["params"])
+
+    def step_elsewhere(self):
+        """Called when an optimizer steps in the first step, on this rank or on another rank that sends the update."""
+        if len(self.seen) == self.at:
+            self.seen.append(Turn())
 
     def end(self):
         """Ends a turn of a later step, and raises `Unreadable` if the turn differs from that of the first step."""

@@ -1,5 +1,5 @@
-"""Finds parameters that the script overwrites after the optimizer's step: the script moves them back towards their old
-values, or multiplies them."""
+"""Finds parameters that lack their update: the script moves them back towards their old values or multiplies them after
+the optimizer's step, or the optimizer leaves them as they are."""
 
 import torch
 
@@ -17,6 +17,9 @@ LEFT, SLACK = 0.95, 0.02
 # relative to the norm of the parameters: the sum of replicas that were trained apart is no exact multiple.
 LEAST, SPREAD = 0.3, 0.1
 
+# A parameter has to move if its update, as large as those of other parameters, is this many times its rounding error.
+VISIBLE = 64
+
 
 class Undone:
     """Samples of this rank's parameters before and after the last step of each optimizer."""
@@ -24,12 +27,14 @@ class Undone:
     def __init__(self):
         self.before = {}  # By the `id` of the optimizer: tuples of a tensor, indices, and the values at these indices.
         self.updated = {}  # The same tuples, followed by the values after the step.
+        self.groups = {}  # By the `id` of the optimizer: for each group, pairs of a tensor and its largest gradient.
 
     def before_step(self, optimizer):
         """Called before an optimizer steps: copies samples of its tensors."""
-        tensors = [it for group in optimizer.param_groups for it in group["params"]]
-        read = [(it, _some(it)) for it in tensors if it.grad is not None and not fragments.is_freed(flat(it))]
+        groups = [[it for it in group["params"] if _is_read(it)] for group in optimizer.param_groups]
+        read = [(it, _some(it)) for tensors in groups for it in tensors]
         self.before[id(optimizer)] = [(it, at, _values(it, at)) for it, at in read]
+        self.groups[id(optimizer)] = [[(it, _largest(it)) for it in tensors] for tensors in groups]
 
     def after_step(self, optimizer):
         """Called after an optimizer has stepped: copies the same samples again."""
@@ -49,6 +54,21 @@ class Undone:
                 found += [it for it, _, _, _ in pairs]
         return found
 
+    def unmoved(self):
+        """All tensors that have not changed since before the last step, although they have gradients and other tensors
+        of the same group have changed by more than rounding hides."""
+        found = []
+        for key, groups in self.groups.items():
+            samples = {id(it): (old, _values(it, at)) for it, at, old, _ in self.updated.get(key, [])}
+            for group in groups:
+                known = [(it, peak, *samples[id(it)]) for it, peak in group if peak > 0 and id(it) in samples]
+                rates = [float((now - old).abs().max()) / peak for _, peak, old, now in known]
+                least = min((it for it in rates if it > 0), default=0.0)
+                for (tensor, peak, old, _), rate in zip(known, rates):
+                    hidden = VISIBLE * torch.finfo(tensor.dtype).eps * float(old.abs().max())
+                    found += [tensor] if rate == 0 and least * peak > hidden else []
+        return found
+
     def factor(self):
         """The factor by which the script has multiplied all parameters since the last step of each optimizer; `None` if
         the script has not multiplied them."""
@@ -64,6 +84,16 @@ def _is_part(part, tensor, update, left, old):
     """True if `left` is the share `part` of a tensor's `update`, up to rounding."""
     rounding = 4 * torch.finfo(tensor.dtype).eps * float(old.abs().max())
     return float((left - part * update).abs().max()) <= SLACK * float(update.abs().max()) + rounding
+
+
+def _is_read(tensor):
+    return tensor.grad is not None and not fragments.is_freed(flat(tensor))
+
+
+def _largest(tensor):
+    """The largest sampled element of a gradient; 0 for a gradient that cannot be read."""
+    held = fragments.gradient(tensor)
+    return 0.0 if held is None or not len(held) else float(held[_some(tensor)].abs().max())
 
 
 def _some(tensor):

@@ -123,9 +123,17 @@ class Update:
         order = list(self.training.indices)
         held = self.training.held
         differing = self._differing(held.all, lambda index: None if index is None else order[index])
-        undone = [held.of[id(it)] for it in self.undone.tensors() if id(it) in held.of]
-        segments = [segment for fragment in undone for segment in fragment.segments if segment["param"] is not None]
-        return differing + [(it["param"], it["len"], it["offset"]) for it in segments]
+        return differing + [(it["param"], it["len"], it["offset"]) for it in self._segments(self.undone.tensors())]
+
+    def unmoved(self):
+        """The indices of the parameters that an optimizer has left as they were."""
+        return sorted({it["param"] for it in self._segments(self.undone.unmoved())})
+
+    def _segments(self, tensors):
+        """The segments of parameters in tensors of optimizers."""
+        held = self.training.held.of
+        found = [held[id(it)] for it in tensors if id(it) in held]
+        return [segment for fragment in found for segment in fragment.segments if segment["param"] is not None]
 
     def _differing(self, held_by, name_of):
         """The segments of fragments that differ from the values that the forward has used, as (parameter, number of

@@ -40,6 +40,7 @@ def install(settings):
             module.clip_grads_with_norm_ = _watched_clipping(module.clip_grads_with_norm_)
     if torch.distributed.is_available():
         torch.distributed.all_reduce = _watched_reduction(torch.distributed.all_reduce)
+        torch.distributed.broadcast = _watched_broadcast(torch.distributed.broadcast)
         wrapped.install()
         torch.distributed.init_process_group = _watched_joining(torch.distributed.init_process_group)
     optimizers.register_optimizer_step_pre_hook(_before_step)
@@ -171,6 +172,16 @@ def _watched_reduction(reduce):
         if _training is not None and not _training.over and not _depth:
             _training.softly("reductions", _training.see_reduction, tensor)
         return reduce(tensor, *args, **kwargs)
+
+    return watched
+
+
+def _watched_broadcast(broadcast):
+    @functools.wraps(broadcast)
+    def watched(tensor, src=None, *args, **kwargs):
+        if _training is not None and not _training.is_aside() and not _depth:
+            _training.softly("broadcasts", _training.see_broadcast, tensor, src)
+        return broadcast(tensor, src, *args, **kwargs)
 
     return watched
 
