@@ -376,6 +376,57 @@ fn a_long_window_with_several_divisors_weighs_as_much_as_its_losses() {
     assert!(messages.iter().any(|it| it.starts_with(whole)), "{messages:?}");
 }
 
+/// The report on a correct script whose loss is the sum over 4 samples of 8 elements, divided by the samples and by
+/// `steps`.
+fn mean_of_sums(steps: f64) -> Report {
+    with_losses(|_, loss| {
+        average(loss);
+        let term = &mut loss.terms[0];
+        (term.kind, term.shape, term.elements) = ("sum".to_owned(), vec![4, 8], 32);
+        (term.least, term.most, term.total) = (1.0, 1.0, 32.0);
+        term.constants.truncate(1);
+        term.constants[0].factor = 1.0;
+        apply(loss, 4.0, true, "79");
+        apply(loss, steps, true, "79");
+    })
+}
+
+#[test]
+fn a_mean_of_sums_that_is_not_divided_by_the_steps_is_found() {
+    assert_eq!(codes(&mean_of_sums(2.0)), [""; 0]);
+    let report = mean_of_sums(1.0);
+    assert_eq!(codes(&report), ["ZP111"]);
+    let message = &report.findings[0].message;
+    assert!(message.starts_with("the loss has 2 times the weight of a mean"), "{message}");
+}
+
+/// The report on a correct script whose loss is a sum of 20 rows of 4 elements on rank 0, and of 28 rows on rank 1, in
+/// each microbatch. `divisor` divides the sum, and DDP averages.
+fn boxes(divisor: f64) -> Report {
+    with_losses(|rank, loss| {
+        average(loss);
+        let term = &mut loss.terms[0];
+        let elements = if rank == 0 { 80 } else { 112 };
+        (term.kind, term.shape, term.elements) = ("sum".to_owned(), vec![30, 4], elements);
+        (term.least, term.most, term.total) = (1.0, 1.0, elements as f64);
+        term.constants.truncate(1);
+        term.constants[0].factor = 1.0;
+        apply(loss, divisor, true, "79");
+        loss.terms[0].constants[0].kind = ConstantKind::Float;
+    })
+}
+
+#[test]
+fn a_count_of_all_ranks_is_one_division_too_many_where_ranks_are_averaged() {
+    let report = boxes(96.0);
+    assert_eq!(codes(&report), ["ZP111"]);
+    let message = &report.findings[0].message;
+    assert!(message.contains("divided by the number of ranks (2) twice"), "{message}");
+    // The count is divided by the number of ranks, or is another number.
+    assert_eq!(codes(&boxes(48.0)), [""; 0]);
+    assert_eq!(codes(&boxes(97.0)), [""; 0]);
+}
+
 #[test]
 fn a_last_microbatch_without_a_loss_on_some_ranks_is_a_dummy() {
     let zeroed = |ranks: std::ops::Range<usize>, microbatches: std::ops::RangeInclusive<usize>| {

@@ -128,6 +128,52 @@ pub(super) fn averages_again(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -
     [1.0, steps, ranks, steps * ranks].iter().any(|it| (value / it - 1.0).abs() <= slack(case))
 }
 
+/// True if a count over all ranks divides a term, and the script does not multiply the term by the number of ranks. The
+/// term may be divided by the count of another term of the loss.
+pub(super) fn counts_all_ranks(case: &Case<'_>, term: &StepTerm<'_>) -> bool {
+    let ranks = case.observed.replicas() as f64;
+    let makes_up = |row: &MicrobatchTerm<'_>| {
+        let mut constants = row.term.constants.iter();
+        constants.any(|it| it.value() == ranks)
+    };
+    let divides = |row: &MicrobatchTerm<'_>, count: usize| {
+        let mut constants = row.term.constants.iter();
+        constants.any(|it| it.divides && it.by.is_none() && it.factor == count as f64)
+    };
+    let mut all = term.rows.first().into_iter().flat_map(|row| &row.loss.terms);
+    ranks > 1.0
+        && !term.rows.iter().any(makes_up)
+        && all.any(|other| {
+            let counts = counts_of(term, other).into_iter();
+            let mut sums = counts.map(|counts| counts.iter().sum());
+            sums.any(|count| term.rows.iter().all(|row| divides(row, count)))
+        })
+}
+
+/// Lists the counts by which a script may divide a term, one number for each microbatch: the elements of the term
+/// `other`, these elements and the first token of each sample (which is a label, but never a target), and rows of these
+/// elements, such as boxes of four coordinates. Equal counts in all microbatches are left out, because they may agree
+/// with a size of the model by chance.
+fn counts_of(term: &StepTerm<'_>, other: &LossTerm) -> Vec<Vec<usize>> {
+    let same = |row: &MicrobatchTerm<'_>| {
+        let mut terms = row.loss.terms.iter();
+        terms.find(|it| (it.of, &it.name) == (other.of, &other.name)).map(|it| it.elements)
+    };
+    let Some(elements) = term.rows.iter().map(same).collect::<Option<Vec<usize>>>() else {
+        return Vec::new();
+    };
+    let samples = term.rows.iter().map(|row| row.loss.samples.unwrap_or(0));
+    let labels =
+        elements.iter().zip(samples).map(|(elements, samples)| elements + samples).collect();
+    let is_side = |side: &&usize| **side > 1 && elements.iter().all(|it| it % **side == 0);
+    let sides = other.shape.iter().filter(is_side);
+    let rows = sides.map(|side| elements.iter().map(|it| it / side).collect());
+    let mut counts: Vec<Vec<usize>> = rows.chain([labels]).collect();
+    counts.push(elements);
+    counts.retain(|counts| counts.iter().any(|it| *it != counts[0]));
+    counts
+}
+
 /// True if a term that only some microbatches or ranks have is divided by the number of all of them, and the script does
 /// not make up for that by a multiplication by that number.
 pub(super) fn in_some(case: &Case<'_>, term: &StepTerm<'_>, value: f64) -> bool {

@@ -9,7 +9,8 @@ use super::constants::{
     products,
 };
 use super::counts::{
-    alternates, averages_again, in_some, lacks_mask, other_count, other_elements, share,
+    alternates, averages_again, counts_all_ranks, in_some, lacks_mask, other_count, other_elements,
+    share,
 };
 use super::slip::TermSlip;
 use super::{MicrobatchTerm, StepTerm, contract};
@@ -106,11 +107,17 @@ pub fn judge(case: &Case<'_>, term: &StepTerm<'_>) -> SumVerdict {
     if let Some(found) = beside_others(case, term, value, &slips) {
         return off(found);
     }
+    if averages(case, term) && counts_all_ranks(case, term) {
+        return off((1.0 / case.observed.replicas() as f64, TermSlip::DividedByRanks));
+    }
     if is_mean(case, term, total, &products) {
         return SumVerdict::Mean;
     }
     if lacks_mask(term, value) {
         return SumVerdict::Unmasked(value);
+    }
+    if let Some(found) = by_sample(case, term, value, &slips) {
+        return off(found);
     }
     if is_plain_sum(term, &free) || is_weighted_sum(term) {
         return SumVerdict::Plain;
@@ -197,6 +204,29 @@ fn elements_of_sum(term: &StepTerm<'_>) -> f64 {
         }
         _ => 1.0,
     }
+}
+
+/// Returns the mistake that explains the sum of a term whose microbatches are means of each sample's sum, with the
+/// multiple of such a mean's sum to which it leads.
+fn by_sample(
+    case: &Case<'_>,
+    term: &StepTerm<'_>,
+    value: f64,
+    slips: &[(TermSlip, f64)],
+) -> Option<(f64, TermSlip)> {
+    let first = term.rows.first().filter(|_| term.of() == TermOf::Elements)?;
+    let is_mean_of_sums = |row: &MicrobatchTerm<'_>| {
+        let samples = row.term.shape.first().map_or(0, |it| *it);
+        let mut constants = row.term.constants.iter();
+        let divides = constants.any(|it| it.divides && it.factor == samples as f64);
+        row.term.kind == "sum" && row.term.shape.get(1..) == first.term.shape.get(1..) && divides
+    };
+    let of_sample = first.term.shape.get(1..)?.iter().product::<usize>() as f64;
+    let value = value / of_sample;
+    let is_it =
+        |(slip, wanted): &&(TermSlip, f64)| slip.is_of_one_count() && is(case, value, *wanted);
+    let (slip, _) = slips.iter().find(is_it)?;
+    term.rows.iter().all(is_mean_of_sums).then_some((value, *slip))
 }
 
 /// Returns the mistake that explains the sum of a term without regard to other terms, with the multiple of a mean's

@@ -78,6 +78,19 @@ impl TermSlip {
         matches!(self, Self::Counted(_) | Self::CountedTooMuch | Self::LeftOut(_))
     }
 
+    /// True for one missing or repeated division by the accumulation steps or the ranks.
+    pub fn is_of_one_count(self) -> bool {
+        matches!(
+            self,
+            Self::NotDividedBySteps
+                | Self::DividedBySteps
+                | Self::NotDividedByRanks
+                | Self::DividedByRanks
+                | Self::NotDividedByOneOfBoth
+                | Self::DividedByOneOfBoth
+        )
+    }
+
     /// True if this is no mistake, because the user demands the scale to which it leads.
     pub fn is_meant(self, demanded: Scale) -> bool {
         match demanded {

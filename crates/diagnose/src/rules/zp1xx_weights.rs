@@ -269,6 +269,13 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let fact = format!("the weight of every gradient is that of its {other}");
             (format!("of every gradient, the {which} never reached the optimizer"), vec![fact])
         }
+        Pattern::ByMicrobatch(weights) if is_summed_again(case, weights) => (
+            format!(
+                "each microbatch weighs {world} times as much as the next one, as if the accumulated gradient were \
+                 summed over the ranks after each microbatch"
+            ),
+            vec!["sum the accumulated gradient once, after the last microbatch".to_owned()],
+        ),
         Pattern::ByMicrobatch(weights) => (unlike("microbatch", "microbatches", weights), vec![]),
         Pattern::ByRank(weights) => (unlike("rank", "ranks", weights), vec![]),
         Pattern::Leftover => {
@@ -284,6 +291,11 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
                     message = format!(
                         "the gradient of {} reaches the optimizer one step late: the previous step's gradient is in \
                          its place",
+                        sources_text(&absent, world),
+                    );
+                } else if case.observed.spec.script().is_some() {
+                    message += &format!(
+                        ", and {} did not reach it in the same step: check which microbatch is synchronised",
                         sources_text(&absent, world),
                     );
                 }
@@ -354,6 +366,14 @@ fn has_weight(entry: &Contribution, wrong: f64) -> bool {
     let pairs = entry.weights.iter().flatten().zip(entry.expected.iter().flatten());
     let is = |weight: f64, other: f64| (weight - other).abs() <= entry.tolerance;
     pairs.into_iter().all(|(weight, expected)| is(*weight, *expected) || is(*weight, wrong))
+}
+
+/// True if each microbatch has the weight of the next one, times the number of ranks: the weights that result if the
+/// accumulated gradient is summed over the ranks after each microbatch. The last weight is rounded most.
+fn is_summed_again(case: &Case<'_>, weights: &[f64]) -> bool {
+    let ranks = case.observed.replicas() as f64;
+    let is_it = |pair: &[f64]| (pair[0] / pair[1] / ranks - 1.0).abs() <= bounds::SAME_SCALE;
+    ranks > 1.0 && weights.len() > 2 && weights.windows(2).all(is_it)
 }
 
 /// The message about groups of gradients that are scaled differently.
