@@ -64,6 +64,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("changed-before-step", &["ZP605", "ZP111"]),
     ("initialisation", &["ZP601"]),
     ("swallowed", &["ZP610"]),
+    ("update", &["ZP603"]),
     ("crash", &["ZP901"]),
     ("hang", &["ZP902"]),
     ("unequal-microbatches", &["ZP108", "ZP103", "ZP113"]),

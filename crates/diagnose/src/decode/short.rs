@@ -115,8 +115,11 @@ impl Decoder<'_> {
         for weights in seen.iter().filter(fits) {
             add(&mut fitting, read(weights));
         }
-        // A piece with the weights of another piece in the same buffer has the same slip.
-        let mut certain = held == ElementSet::Whole && fitting.len() == 1;
+        // A piece with the weights of another piece in the same buffer has the same slip. Without the gradients that the
+        // piece does not have, weights may be all 0, and a few elements may be 0 by chance.
+        let is_some = |it: &BestWeights| it.weights.columns.iter().any(|weight| *weight != 0.0);
+        let mut certain =
+            held == ElementSet::Whole && fitting.len() == 1 && fitting.iter().all(is_some);
         if !certain && !is_foreign {
             let known = [KnownWeights::Nothing, KnownWeights::Added, KnownWeights::Left];
             let known = known.map(|known| self.expectations.of(known, buffer, usage));
