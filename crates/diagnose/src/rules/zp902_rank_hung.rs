@@ -13,6 +13,9 @@ use zprobe_model::trace::{Event, Meeting, Waiting};
 use zprobe_report::words::{by_rank, counted};
 use zprobe_report::{Consequence, RuleCode};
 
+/// The file of torch whose function `wait` waits until another process has compiled an extension.
+const LOCK: &str = "torch/utils/file_baton.py";
+
 pub(super) const RULE: Rule = Rule {
     code: RuleCode::new("ZP902"),
     name: "rank-hung",
@@ -75,6 +78,10 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         Some(at) => format!("hung: {at}: no event for {timeout_s} s"),
         None => format!("{who}{does}: no event for {timeout_s} s"),
     };
+    if waits_for_lock(&places) {
+        message += "; they wait for the lock of a compilation that was killed: remove the files named lock in the \
+                    folders of ~/.cache/torch_extensions (or of TORCH_EXTENSIONS_DIR)";
+    }
     // Collectives that were counted are not reported if the stacks contradict them.
     if !mutual && waiting.iter().all(|it| !ranks.contains(&it.rank)) {
         let whom = if ranks.len() == 1 { "it" } else { "them" };
@@ -116,6 +123,12 @@ fn check(case: &Case<'_>, rule: &Rule) -> Vec<Sighting> {
         }
     }
     vec![Sighting::new(finding, Scope::default())]
+}
+
+/// True if all ranks wait in torch for the compilation of an extension, and none compiles.
+fn waits_for_lock(places: &[(usize, StackPlace)]) -> bool {
+    let is_it = |(_, place): &(usize, StackPlace)| place.innermost.starts_with(LOCK);
+    !places.is_empty() && places.iter().all(is_it)
 }
 
 fn is_stopped(case: &Case<'_>, rank: usize) -> bool {
