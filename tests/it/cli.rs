@@ -241,3 +241,23 @@ fn environment_variables_stand_in_for_flags() {
     let text = String::from_utf8(output.stdout).expect("reports are UTF-8");
     assert!(text.starts_with("findings: ZP101"), "{text}");
 }
+
+#[test]
+fn a_run_is_shown_with_the_command_that_recorded_it() {
+    let shown = |typed: &str| {
+        let dir = tempfile::tempdir().expect("a directory");
+        for file in std::fs::read_dir(fixture("traces/boundary-leak")).expect("the trace") {
+            let path = file.expect("a file").path();
+            let name = path.file_name().expect("a name");
+            std::fs::copy(&path, dir.path().join(name)).expect("a copy");
+        }
+        std::fs::write(dir.path().join("command.txt"), typed).expect("the command");
+        let output = zprobe(&["show", &dir.path().display().to_string()]);
+        String::from_utf8(output.stdout).expect("reports are UTF-8")
+    };
+    let typed = "zprobe run --engine native --ga 2 --python venv/bin/python";
+    assert!(shown(typed).contains(&format!("again: {typed}\n")));
+    // The command of a check repeats more than the run.
+    let of_check = shown("zprobe check --engine deepspeed");
+    assert!(of_check.contains("again: zprobe run "), "{of_check}");
+}
