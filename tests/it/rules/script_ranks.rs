@@ -3,7 +3,7 @@
 
 use zprobe_diagnose::diagnose;
 use zprobe_model::spec::Dtype;
-use zprobe_model::trace::{Event, Payload, Point, Record, Trace};
+use zprobe_model::trace::{Event, InVain, Payload, Point, Record, Trace};
 use zprobe_report::document::headline;
 use zprobe_report::{Report, Verdict};
 
@@ -56,6 +56,31 @@ fn parameters_that_a_script_multiplies_by_the_ranks_differ_from_the_update() {
     assert!(report.findings[0].message.contains("multiplied all parameters by 2"));
     assert!(with_factor(0.5).findings[0].message.contains("divided all parameters by 2"));
     assert!(codes(&with_factor(1.5)).is_empty());
+}
+
+#[test]
+fn a_division_by_a_count_after_clipping_is_found() {
+    let with_divisors = |divisors: [f64; 2]| {
+        let mut trace = recorded("script-clipped-in-vain");
+        let is_call = |it: &Record| matches!(it.event, Event::ClippedInVain(_));
+        let call = trace.records.iter().find(|it| is_call(it)).expect("a call").clone();
+        trace.records.retain(|it| !is_call(it));
+        let at = trace.records.iter().position(|it| it.event.moment().0 == Some(2));
+        for (step, divisor) in (1..).zip(divisors) {
+            let mut call = call.clone();
+            if let Event::ClippedInVain(call) = &mut call.event {
+                (call.step, call.how, call.factor) =
+                    (step, InVain::BeforeScaling, Some(1.0 / divisor));
+            }
+            trace.records.insert(at.expect("a record of step 2"), call);
+        }
+        diagnose(&trace)
+    };
+    let is_found = |divisors| codes(&with_divisors(divisors)).contains(&"ZP607");
+    // These are numbers of tokens, which differ between steps, and the number of ranks.
+    assert!(is_found([345.0, 347.0]) && is_found([2.0, 2.0]));
+    // A factor of the script's own may be the same in each step, or no whole number.
+    assert!(!is_found([10.0, 10.0]) && !is_found([345.1, 347.3]));
 }
 
 #[test]

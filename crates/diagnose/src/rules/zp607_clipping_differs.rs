@@ -170,8 +170,9 @@ fn scaled(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
 
 /// Reports gradients that were clipped without effect, because no optimizer stepped with them.
 fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
+    let is_counted = are_counted(case);
     let is_judged = |it: &&ClippedInVain| match it.how {
-        InVain::BeforeScaling => it.factor.is_some_and(is_loss_scale),
+        InVain::BeforeScaling => is_counted || it.factor.is_some_and(is_loss_scale),
         _ => true,
     };
     let all = || {
@@ -206,6 +207,10 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
              its own norm"
                 .to_owned()
         }
+        InVain::BeforeScaling if is_counted => format!(
+            "gradients were clipped before they were divided by {}: the limit applied to a sum of gradients",
+            first.factor.map_or_else(String::new, |factor| multiple_text(1.0 / factor)),
+        ),
         InVain::BeforeScaling => format!(
             "gradients were clipped before they were multiplied by {}: the loss scale was still in them",
             first.factor.map_or_else(String::new, multiple_text),
@@ -222,6 +227,20 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
     finding.evidence.extend(places.into_iter().map(|place| format!("without effect: {place}")));
     // The weights read in later steps contain these factors too.
     Some(Sighting::one_of(finding, Scope::default()))
+}
+
+/// True if all factors by which a script multiplied clipped gradients are divisions by a count: by the accumulation steps
+/// or the ranks, or by a whole number that differs between steps, as a number of tokens does.
+fn are_counted(case: &Case<'_>) -> bool {
+    let all = case.observed.updates.in_vain.values().flatten();
+    let factors = all.filter(|it| it.how == InVain::BeforeScaling).filter_map(|it| it.factor);
+    let divisors: Vec<f64> = factors.map(|factor| 1.0 / factor).collect();
+    let is_count = |it: &f64| *it > 1.5 && (it / it.round() - 1.0).abs() <= bounds::COUNT;
+    let spec = case.observed.spec;
+    let (ranks, steps) = (case.observed.replicas(), spec.gradient_accumulation_steps);
+    let is_known = |it: &f64| [ranks, steps, ranks * steps].contains(&(it.round() as usize));
+    let distinct: BTreeSet<usize> = divisors.iter().map(|it| it.round() as usize).collect();
+    divisors.iter().all(is_count) && (distinct.len() > 1 || divisors.iter().any(is_known))
 }
 
 /// True for a factor that removes a loss scale from gradients.
