@@ -38,8 +38,7 @@ pub struct IssueArgs {
     #[arg(value_name = "RUN")]
     run_dir: Option<PathBuf>,
 
-    /// Project whose bug report template is filled in [default: pytorch for ddp and fsdp2, deepspeed for deepspeed,
-    /// plain for native]
+    /// Project whose bug report template is filled in [default: that of the engine or trainer]
     #[arg(long = "for", value_name = "PROJECT")]
     project: Option<Project>,
 
@@ -81,8 +80,8 @@ pub struct IssueArgs {
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MB")]
     max_trace_size: ByteSize,
 
-    /// Interpreter or virtual environment that the engine ran in: adds its versions and the output of collect_env,
-    /// ds_report, `transformers env` or `accelerate env`
+    /// Interpreter or virtual environment that the engine ran in: adds versions and the output of its tools, such as
+    /// collect_env or ds_report
     #[arg(long, value_name = "PATH", env = "ZPROBE_PYTHON")]
     python: Option<PathBuf>,
 

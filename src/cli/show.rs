@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use zprobe_lab::check::checked;
 use zprobe_lab::recorded::diagnosis;
-use zprobe_lab::runs::{command, find};
+use zprobe_lab::runs::{find, typed_python};
 use zprobe_report::Exit;
 
 use super::interpreter::EventsPython;
@@ -34,7 +34,9 @@ pub fn main(args: &ShowArgs) -> Result<Exit> {
     }
     let run_dir = find(Path::new(""), args.run_dir.as_deref())?;
     let (report, trace) = diagnosis(&run_dir)?;
-    // The command that the user typed also names the user's Python, which the settings of the run do not have.
-    let again = command(&run_dir).filter(|it| it.starts_with("zprobe run "));
+    // The settings of the run do not have the user's Python.
+    let again = typed_python(&run_dir)
+        .zip(report.run.command.as_ref())
+        .map(|(python, command)| format!("{command} --python {python}"));
     args.output.hand_out(&report, &trace, &run_dir, &python, &Hints { again, ..Hints::default() })
 }

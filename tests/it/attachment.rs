@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use regex::Regex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use zprobe_diagnose::diagnose;
@@ -16,6 +17,9 @@ use zprobe_report::{Report, Verdict};
 
 /// GitHub's limit on the text of an issue, in characters.
 const MOST_BODY: usize = 65_536;
+
+/// The maximum number of lines of an issue that are not folded.
+const MOST_LINES: usize = 120;
 
 /// The headings of the projects' issue templates, in order.
 const DEEPSPEED: &[&str] = &[
@@ -345,7 +349,11 @@ fn every_report_fits_into_an_issue() {
             fs::write(log, "a long line of a log that never ends, ".repeat(1000) + "\n").unwrap();
         }
         let entries = bench.attachment(&["--for", "deepspeed", "--with-logs"]);
-        assert!(entries["report.md"].len() <= MOST_BODY, "{fixture}");
+        let text = &entries["report.md"];
+        assert!(text.len() <= MOST_BODY, "{fixture}");
+        let open = Regex::new("(?s)<details>.*?</details>").unwrap().replace_all(text, "");
+        let lines = open.lines().count();
+        assert!(lines <= MOST_LINES, "{fixture}: {lines} lines");
     }
 }
 

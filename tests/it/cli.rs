@@ -243,7 +243,7 @@ fn environment_variables_stand_in_for_flags() {
 }
 
 #[test]
-fn a_run_is_shown_with_the_command_that_recorded_it() {
+fn a_run_is_shown_with_the_python_that_recorded_it() {
     let shown = |typed: &str| {
         let dir = tempfile::tempdir().expect("a directory");
         for file in std::fs::read_dir(fixture("traces/boundary-leak")).expect("the trace") {
@@ -255,9 +255,12 @@ fn a_run_is_shown_with_the_command_that_recorded_it() {
         let output = zprobe(&["show", &dir.path().display().to_string()]);
         String::from_utf8(output.stdout).expect("reports are UTF-8")
     };
-    let typed = "zprobe run --engine native --ga 2 --python venv/bin/python";
-    assert!(shown(typed).contains(&format!("again: {typed}\n")));
-    // The command of a check repeats more than the run.
-    let of_check = shown("zprobe check --engine deepspeed");
-    assert!(of_check.contains("again: zprobe run "), "{of_check}");
+    for typed in ["run --out here --python 'my venv'", "check '--python=my venv'"] {
+        let text = shown(&format!("zprobe {typed}"));
+        let again =
+            text.lines().find(|line| line.starts_with("again: zprobe run ")).expect("again");
+        assert!(again.ends_with(" --python 'my venv'") && !again.contains("--out"), "{again}");
+    }
+    assert!(!shown("zprobe run --ga 2").contains("--python"));
+    assert!(!shown("zprobe compare --python venv").contains("--python"));
 }

@@ -108,6 +108,19 @@ pub fn command(run_dir: &Path) -> Option<String> {
     Some(one_line(text.trim_end()))
 }
 
+/// The value of `--python` in the command of `zprobe run` or `zprobe check` with which the user recorded a run, in quotes
+/// if a shell needs them; `None` if the command has no such flag.
+pub fn typed_python(run_dir: &Path) -> Option<String> {
+    let words = shlex::split(&command(run_dir)?)?;
+    let is_one = |name: &str| words.get(1).is_some_and(|word| word == name);
+    let at = words.iter().position(|word| word == "--python" || word.starts_with("--python="))?;
+    let value = match words[at].strip_prefix("--python=") {
+        Some(value) => value,
+        None => words.get(at + 1)?,
+    };
+    (is_one("run") || is_one("check")).then(|| quoted(value).into_owned())
+}
+
 /// A recorded run in a listing. The engine and the verdict come from the report of the run.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ListedRun {

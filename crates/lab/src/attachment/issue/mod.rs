@@ -21,8 +21,11 @@ use zprobe_report::words::one_line;
 pub(super) const NO_COMMAND: &str = "its DeepSpeed file has dtypes of \"auto\", and the recorded configuration \
                                      lacks other parts of the file";
 
-/// A script with more bytes than this is folded.
-const MOST_SHOWN: usize = 12_000;
+/// A script with more lines than this is folded, so that the open text of an issue has at most about 120 lines.
+const MOST_SHOWN: usize = 40;
+
+/// The maximum number of lines of the weights in the text of an issue.
+const WEIGHT_LINES: usize = 40;
 
 /// The maximum number of lines of each log in the text of an issue.
 const LOG_LINES: usize = 30;
@@ -157,10 +160,20 @@ fn description(material: &Material, document: &Document<'_>) -> Vec<IssuePart> {
         parts.push(IssuePart::Open(format!(
             "\nContribution weights: `w[r,m]`, where the gradient is `1/(W·GA) · Σ w[r,m]·g[r,m]` over \
              all ranks r and microbatches m of the step. 1 is right. {model}\n{}",
-            markdown::body(weights)
+            beginning(&markdown::body(weights))
         )));
     }
     parts
+}
+
+/// The first paragraphs and tables of the weights, at most [`WEIGHT_LINES`] lines.
+fn beginning(weights: &str) -> String {
+    let lines: Vec<&str> = weights.lines().collect();
+    if lines.len() <= WEIGHT_LINES {
+        return weights.to_owned();
+    }
+    let end = lines[..WEIGHT_LINES].iter().rposition(|line| line.is_empty()).unwrap_or(0);
+    format!("{}\n\nMore weights are in run/report.json of the zip.\n", lines[..end].join("\n"))
 }
 
 /// The sentence with its first letter in upper case.
@@ -186,7 +199,7 @@ fn reproduction(material: &Material, document: &Document<'_>) -> Vec<IssuePart> 
                 "`python {SCRIPT_FILE}` needs only torch{}, and starts its ranks on the CPU by itself. {ends}\n\n",
                 if title == "DeepSpeed" { " and DeepSpeed" } else { "" },
             )));
-            parts.push(match script.len() {
+            parts.push(match script.lines().count() {
                 0..=MOST_SHOWN => IssuePart::Open(format!("{}\n", block("python", script))),
                 _ => fold(SCRIPT_FILE, "python", script.clone(), SCRIPT_FILE),
             });
