@@ -1,5 +1,5 @@
-//! ZP603: the master weights did not change by the optimizer's input, a frozen parameter changed, or a script multiplied
-//! its parameters after a step.
+//! ZP603: the master weights did not change by the optimizer's input, a frozen parameter changed, a script multiplied
+//! its parameters after a step, or no step changed a parameter.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -207,7 +207,7 @@ fn in_vain(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
              its own norm"
                 .to_owned()
         }
-        InVain::BeforeScaling if is_counted => format!(
+        InVain::BeforeScaling if is_counted && !first.factor.is_some_and(is_loss_scale) => format!(
             "gradients were clipped before they were divided by {}: the limit applied to a sum of gradients",
             first.factor.map_or_else(String::new, |factor| multiple_text(1.0 / factor)),
         ),
