@@ -99,6 +99,15 @@ fn a_stack_says_who_waits_for_whom() {
 }
 
 #[test]
+fn ranks_that_all_wait_for_a_compilation_wait_for_a_lock_that_was_left() {
+    let waits = [("torch/utils/file_baton.py", "wait"), ("train.py", "main")];
+    let compiles = [("subprocess.py", "communicate"), ("train.py", "main")];
+    let names_lock = |stacks| said(&ended_at(stacks)).0.contains("~/.cache/torch_extensions");
+    assert!(names_lock([&waits, &waits]));
+    assert!(!names_lock([&compiles, &waits]));
+}
+
+#[test]
 fn ranks_that_all_wait_are_named_with_their_places() {
     let backward = [("torch/autograd/graph.py", "_engine_run_backward"), ("train.py", "main")];
     let trace = ended_at([&REDUCING, &backward]);

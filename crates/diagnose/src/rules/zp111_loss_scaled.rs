@@ -64,10 +64,10 @@ fn long_window(case: &Case<'_>, rule: &Rule) -> Option<Sighting> {
             let divisor = (2..=of).rev().find(|number| divides_by(it, *number));
             divisor.filter(|_| !divides_by(it, *taken))
         };
-        // All terms of a loss have the same divisor.
+        // All terms of a loss must have the same divisor.
         let divisor = |it: &LossWeighed| {
             let divisors: Option<BTreeSet<usize>> = it.terms.iter().map(divisor_of).collect();
-            divisors?.first().copied()
+            divisors.filter(|all| all.len() == 1)?.first().copied()
         };
         let divisors: Vec<usize> = losses.iter().map(|it| divisor(it)).collect::<Option<_>>()?;
         (has_one_line && divisors.contains(&of)).then_some((at, taken, losses, divisors))

@@ -269,10 +269,11 @@ fn words(case: &Case<'_>, deviation: &Deviation) -> (String, Vec<String>) {
             let fact = format!("the weight of every gradient is that of its {other}");
             (format!("of every gradient, the {which} never reached the optimizer"), vec![fact])
         }
-        Pattern::ByMicrobatch(weights) if is_summed_again(case, weights) => (
+        Pattern::ByMicrobatch(weights) if is_summed_again(case.observed.replicas(), weights) => (
             format!(
-                "each microbatch weighs {world} times as much as the next one, as if the accumulated gradient were \
-                 summed over the ranks after each microbatch"
+                "each microbatch weighs {} times as much as the next one, as if the accumulated gradient were \
+                 summed over the ranks after each microbatch",
+                case.observed.replicas()
             ),
             vec!["sum the accumulated gradient once, after the last microbatch".to_owned()],
         ),
@@ -370,10 +371,9 @@ fn has_weight(entry: &Contribution, wrong: f64) -> bool {
 
 /// True if each microbatch has the weight of the next one, times the number of ranks: the weights that result if the
 /// accumulated gradient is summed over the ranks after each microbatch. The last weight is rounded most.
-fn is_summed_again(case: &Case<'_>, weights: &[f64]) -> bool {
-    let ranks = case.observed.replicas() as f64;
-    let is_it = |pair: &[f64]| (pair[0] / pair[1] / ranks - 1.0).abs() <= bounds::SAME_SCALE;
-    ranks > 1.0 && weights.len() > 2 && weights.windows(2).all(is_it)
+fn is_summed_again(ranks: usize, weights: &[f64]) -> bool {
+    let is_it = |pair: &[f64]| (pair[0] / pair[1] / ranks as f64 - 1.0).abs() <= bounds::SAME_SCALE;
+    ranks > 1 && weights.len() > 2 && weights.windows(2).all(is_it)
 }
 
 /// The message about groups of gradients that are scaled differently.
@@ -505,4 +505,17 @@ fn was_right_before_step(case: &Case<'_>, deviation: &Deviation) -> bool {
     });
     let mut before = before.peekable();
     before.peek().is_some() && before.all(|entry| entry.as_planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_fall_by_the_ranks_come_from_repeated_sums() {
+        assert!(is_summed_again(2, &[1.0, 0.5, 0.25, 0.1255]));
+        assert!(!is_summed_again(2, &[0.25, 0.5, 1.0]) && !is_summed_again(2, &[1.0, 0.5, 0.5]));
+        // Two microbatches may be scaled separately.
+        assert!(!is_summed_again(2, &[1.0, 0.5]) && !is_summed_again(1, &[1.0, 1.0, 1.0]));
+    }
 }

@@ -61,7 +61,8 @@ class Undone:
         for key, groups in self.groups.items():
             samples = {id(it): (old, _values(it, at)) for it, at, old, _ in self.updated.get(key, [])}
             for group in groups:
-                known = [(it, peak, *samples[id(it)]) for it, peak in group if peak > 0 and id(it) in samples]
+                peaks = [(it, float(peak)) for it, peak in group if id(it) in samples]
+                known = [(it, peak, *samples[id(it)]) for it, peak in peaks if peak > 0]
                 rates = [float((now - old).abs().max()) / peak for _, peak, old, now in known]
                 least = min((it for it in rates if it > 0), default=0.0)
                 for (tensor, peak, old, _), rate in zip(known, rates):
@@ -91,9 +92,10 @@ def _is_read(tensor):
 
 
 def _largest(tensor):
-    """The largest sampled element of a gradient; 0 for a gradient that cannot be read."""
+    """The largest sampled element of a gradient, on the gradient's device, so that the step does not wait for the device;
+    0 for a gradient that cannot be read."""
     held = fragments.gradient(tensor)
-    return 0.0 if held is None or not len(held) else float(held[_some(tensor)].abs().max())
+    return 0.0 if held is None or not len(held) else held[_some(tensor)].abs().max()
 
 
 def _some(tensor):
